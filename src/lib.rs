@@ -1,0 +1,11 @@
+//! kvindexer: an exact, live index of every KV-cache block in an LLM inference fleet.
+
+pub mod event;
+pub mod hash;
+pub mod ids;
+pub mod index;
+pub mod ingest;
+pub mod registry;
+pub mod trust;
+pub mod wire;
+pub mod zmtp;

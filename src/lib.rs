@@ -5,6 +5,7 @@ pub mod hash;
 pub mod ids;
 pub mod index;
 pub mod ingest;
+pub mod readiness;
 pub mod registry;
 pub mod trust;
 pub mod wire;

@@ -1,0 +1,142 @@
+//! Tables of options and what becomes of them.
+
+use clap::{CommandFactory, Parser};
+
+use super::*;
+use crate::ids::{InstanceId, Owner};
+
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    serve: ServeArgs,
+}
+
+fn config(options: &[&str]) -> Result<Config, Error> {
+    let line = Line::try_parse_from(std::iter::once(&"kvindexer").chain(options)).unwrap();
+    line.serve.try_into()
+}
+
+fn workers(list: &str) -> Result<Vec<WorkerEntry>, Error> {
+    config(&["--block-size", "16", "--workers", list]).map(|config| config.workers.map_or(vec![], |w| w.entries))
+}
+
+#[test]
+fn defaults_are_those_of_the_contract() {
+    let config = config(&[]).unwrap();
+    assert_eq!((config.host.to_string().as_str(), config.port, config.threads), ("0.0.0.0", 8090, 4));
+    assert_eq!((config.workers, config.min_initial_workers), (None, 0));
+    assert_eq!(config.peers, Vec::<String>::new());
+    assert_eq!(config.limits.query_body_bytes_max, 64 << 20);
+    assert_eq!(config.limits.memory, MemoryLimit::Auto);
+    assert!(!config.test_endpoints);
+}
+
+#[test]
+fn every_option_has_an_environment_variable() {
+    for arg in Line::command().get_arguments().filter(|arg| !["help", "version"].contains(&arg.get_id().as_str())) {
+        let env = arg.get_env().map(|env| env.to_string_lossy().into_owned());
+        let known = env.as_deref().is_some_and(|env| env.starts_with("KVINDEXER_") || env.starts_with("DYN_"));
+        assert!(known, "--{} has {env:?}", arg.get_id());
+    }
+}
+
+#[test]
+fn worker_entries() {
+    let entry = |owner: Owner, endpoint: &str, replay: Option<&str>| WorkerEntry {
+        owner,
+        endpoint: endpoint.to_owned(),
+        replay_endpoint: replay.map(str::to_owned),
+    };
+    for (list, want) in [
+        ("", vec![]),
+        (" , ,", vec![]),
+        ("7=tcp://h:1", vec![entry(Owner::new(7, 0), "tcp://h:1", None)]),
+        (" 7 : 3 = tcp://h:1 ,", vec![entry(Owner::new(7, 3), "tcp://h:1", None)]),
+        ("7=tcp://h:1|tcp://h:2", vec![entry(Owner::new(7, 0), "tcp://h:1", Some("tcp://h:2"))]),
+        ("7=tcp://[::1]:1 | tcp://[::1]:2", vec![entry(Owner::new(7, 0), "tcp://[::1]:1", Some("tcp://[::1]:2"))]),
+        (
+            "007=ipc:///a=b,serving/llama-0:1=tcp://h:2",
+            vec![
+                entry(Owner::new(InstanceId::Text("007".into()), 0), "ipc:///a=b", None),
+                entry(Owner::new(InstanceId::Text("serving/llama-0".into()), 1), "tcp://h:2", None),
+            ],
+        ),
+    ] {
+        assert_eq!(workers(list), Ok(want), "{list}");
+    }
+}
+
+#[test]
+fn bad_worker_entries_say_what_is_wrong() {
+    for (list, want) in [
+        ("7", "must be id[:rank]=endpoint"),
+        ("=tcp://h:1", "must not be empty"),
+        (":1=tcp://h:1", "must not be empty"),
+        ("7:x=tcp://h:1", "rank must be a number"),
+        ("7:=tcp://h:1", "rank must be a number"),
+        ("7:-1=tcp://h:1", "rank must be a number"),
+        ("7:4294967296=tcp://h:1", "rank must be a number"),
+        ("7=tcp://h:1|", "nothing stands behind"),
+        ("7=tcp://h:1,7:0=tcp://h:2", "names 7/0 twice"),
+    ] {
+        let error = workers(list).expect_err(list).to_string();
+        assert!(error.contains(want), "{list}: {error}");
+    }
+}
+
+#[test]
+fn bad_values_are_errors() {
+    for (options, want) in [
+        (&["--workers", "7=tcp://h:1"][..], Error::BlockSizeMissing),
+        (&["--block-size", "0"], Error::BlockSizeZero),
+        (&["--min-initial-workers", "-1"], Error::MinInitialWorkers("-1".into())),
+        (&["--min-initial-workers", "two"], Error::MinInitialWorkers("two".into())),
+        (&["--host", "nowhere"], Error::Host("nowhere".into())),
+        (&["--host", "[127.0.0.1]"], Error::Host("[127.0.0.1]".into())),
+        (&["--memory-limit", "4 apples"], Error::MemoryLimit("4 apples".into())),
+        (&["--memory-limit", "99999999999GiB"], Error::MemoryLimit("99999999999GiB".into())),
+        (&["--body-bytes-max", "0"], Error::LimitZero("--body-bytes-max")),
+        (&["--drain-seconds", "9"], Error::DrainTooLong),
+        (&["--trace-id-header", "a b"], Error::TraceIdHeader("a b".into())),
+    ] {
+        let options: Vec<&str> = options.iter().map(|option| option.trim()).collect();
+        let joined = match options[..] {
+            [name, value] if value.starts_with('-') => vec![format!("{name}={value}")],
+            _ => options.iter().map(ToString::to_string).collect(),
+        };
+        let options: Vec<&str> = joined.iter().map(String::as_str).collect();
+        assert_eq!(config(&options).map(|_| ()), Err(want), "{options:?}");
+    }
+}
+
+#[test]
+fn values_with_several_forms() {
+    for (text, want) in [("", 0), ("0", 0), ("3", 3), (" 2 ", 2)] {
+        assert_eq!(config(&["--min-initial-workers", text]).unwrap().min_initial_workers, want, "{text:?}");
+    }
+    for (text, want) in [("0.0.0.0", "0.0.0.0"), ("[::]", "::"), ("::1", "::1")] {
+        assert_eq!(config(&["--host", text]).unwrap().host.to_string(), want);
+    }
+    for (text, want) in [
+        ("auto", MemoryLimit::Auto),
+        ("off", MemoryLimit::Off),
+        ("0", MemoryLimit::Off),
+        ("1000", MemoryLimit::Bytes(1000)),
+        ("4GiB", MemoryLimit::Bytes(4 << 30)),
+        ("512 Mi", MemoryLimit::Bytes(512 << 20)),
+    ] {
+        assert_eq!(config(&["--memory-limit", text]).unwrap().limits.memory, want, "{text}");
+    }
+    assert_eq!(config(&["--peers", " http://a:1 ,, not a url"]).unwrap().peers, ["http://a:1", "not a url"]);
+    assert_eq!(config(&["--threads", "0"]).unwrap().threads, 1);
+    assert_eq!(
+        config(&["--routing-group", "g", "--block-size", "1", "--workers", "1=tcp://h:1"])
+            .unwrap()
+            .workers
+            .unwrap()
+            .key
+            .tenant
+            .as_str(),
+        "g"
+    );
+}

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use crate::ids::{BlockSize, DpRank, DuplicatePolicy, IndexKey, InstanceId, ModelName, Owner, Role, Source, TenantId};
 use crate::index::{OwnerReport, OwnerSpec, SharedIndex};
-use crate::ingest::StreamReport;
-use crate::zmtp::Endpoint;
+use crate::ingest::{self, SharedClock, StreamReport};
+use crate::zmtp::{Context, Endpoint, Options};
 
 /// One registration: an owner of an index and where its events come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,6 +45,9 @@ pub enum Error {
     UnknownRank { instance: InstanceId, rank: DpRank },
     #[error("instance {instance} dp_rank {rank} cannot be {verb} from status {status}")]
     ListenerState { instance: InstanceId, rank: DpRank, verb: &'static str, status: &'static str },
+    /// A worker that Kubernetes registered is changed by Kubernetes only (409 `owned_by_kubernetes`).
+    #[error("instance {instance} dp_rank {rank} is registered by kubernetes")]
+    OwnedByKubernetes { instance: InstanceId, rank: DpRank },
     #[error("registry is shutting down")]
     ShuttingDown,
 }
@@ -77,9 +80,31 @@ pub struct Converged {
     pub failed: Vec<(Owner, Error)>,
 }
 
+/// What a registry is built from.
+#[derive(Clone)]
+pub struct RegistryConfig {
+    /// Connections; `topics` holds where a registration names none.
+    pub zmtp: Options,
+    pub context: Context,
+    pub index_limits: crate::index::Limits,
+    pub ingest_limits: ingest::Limits,
+    /// `Arc::new(ingest::SystemClock)` in the service.
+    pub clock: SharedClock,
+}
+
 pub struct Registry {}
 
 impl Registry {
+    /// An empty registry. Needs a tokio runtime from the first registration on.
+    #[must_use]
+    pub fn new(config: RegistryConfig) -> Arc<Self> {
+        todo!()
+    }
+    /// Registrations that share an endpoint with another instance, counted since start.
+    #[must_use]
+    pub fn shared_endpoints(&self) -> u64 {
+        todo!()
+    }
     /// Registers; an unchanged repetition is fine. `replace`: another endpoint = unregister + register (blocks gone); only another replay endpoint: blocks and connection stay.
     pub async fn register(&self, spec: WorkerSpec, source: Source, replace: bool) -> Result<(), Error> {
         todo!()

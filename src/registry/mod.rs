@@ -6,8 +6,10 @@ use std::sync::Arc;
 
 use crate::ids::{BlockSize, DpRank, DuplicatePolicy, IndexKey, InstanceId, ModelName, Owner, Role, Source, TenantId};
 use crate::index::{OwnerReport, OwnerSpec, SharedIndex};
-use crate::ingest::{self, SharedClock, StreamReport};
-use crate::zmtp::{Context, Endpoint, Options};
+use crate::ingest::{self, SharedClock};
+pub use crate::ingest::{Status, StreamReport};
+use crate::zmtp::{Context, Options};
+pub use crate::zmtp::{Endpoint, EndpointError};
 
 /// One registration: an owner of an index and where its events come from.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,136 +1,92 @@
 //! The connect side of ZeroMQ: a ZMTP 3.1 client with the NULL mechanism, as SUB and as DEALER, over tcp and ipc.
 //! It moves frames; it knows nothing of events.
-#![allow(missing_docs, unused_variables, dead_code, reason = "skeleton")]
+//!
+//! * `codec`: bytes to frames and back, limits before allocation (pure).
+//! * `endpoint`: the text of an address, and the look-up of its name.
+//! * `connection`: one socket, handshake, read buffer, PING and PONG.
+//! * `subscriber`: connections to one publisher, one after the other, for ever.
+//! * `dealer`: one connection for one exchange.
+//!
+//! Invariants: no task is spawned here (a name look-up occupies a blocking thread); no queue lies between socket and
+//! caller, so a slow caller becomes TCP back-pressure; whatever a peer sends, the process lives and memory is bounded
+//! by [`Limits`]; no error ends a [`Subscriber`].
+
+pub mod codec;
+mod connection;
+mod dealer;
+mod endpoint;
+mod error;
+mod socket;
+mod subscriber;
 
 use std::time::Duration;
 
 use bytes::Bytes;
+use smallvec::SmallVec;
 
-/// Where to connect: `tcp://host:port`, `tcp://[v6]:port`, `ipc://path`. Parsing follows the reference's texts (contract.md section 2 "Endpoint check").
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Endpoint {
-    text: String,
-}
-
-impl Endpoint {
-    /// # Errors
-    /// The text after ``invalid ZMQ endpoint `X`: `` of the contract.
-    pub fn parse(text: &str) -> Result<Self, EndpointError> {
-        todo!()
-    }
-    pub fn as_str(&self) -> &str {
-        &self.text
-    }
-    /// Why this endpoint can never connect (wildcard host, port 0, inproc), if so.
-    pub fn hopeless(&self) -> Option<&'static str> {
-        todo!()
-    }
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum EndpointError {
-    #[error("missing scheme")]
-    MissingScheme,
-    #[error("missing address")]
-    MissingAddress,
-    #[error("missing TCP port")]
-    MissingPort,
-    #[error("missing TCP host")]
-    MissingHost,
-    #[error("invalid TCP port: {0}")]
-    InvalidPort(String),
-    #[error("unsupported scheme `{0}`")]
-    UnsupportedScheme(String),
-}
-
-/// Limits before allocation.
-#[derive(Debug, Clone, Copy)]
-pub struct Limits {
-    pub frame_bytes_max: u64,
-    pub message_bytes_max: u64,
-    pub frames_max: usize,
-}
+pub use codec::Limits;
+pub use dealer::Dealer;
+pub use endpoint::{Context, Endpoint, EndpointError};
+pub use error::Error;
+pub use subscriber::{SubEvent, Subscriber};
 
 /// Times of a connection.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timing {
+    /// Longest wait for a name look-up, the wait for a place among other look-ups included.
+    pub lookup: Duration,
+    /// Longest wait for a connection, over all addresses of a name together.
     pub connect: Duration,
+    /// Longest wait for greeting and READY together.
     pub handshake: Duration,
+    /// Shortest pause between two attempts.
     pub backoff_min: Duration,
+    /// Longest pause between two attempts.
     pub backoff_max: Duration,
+    /// A connection that lived so long sets the pause back to the shortest.
     pub stable_after: Duration,
+    /// Time between two PINGs to a peer that knows PING.
     pub ping_interval: Duration,
+    /// Silence after which such a peer is dead; more than `ping_interval`. Also TCP_USER_TIMEOUT.
     pub dead_after: Duration,
 }
 
-/// Process-wide bounds shared by all connections (name look-ups in flight).
-#[derive(Debug, Clone)]
-pub struct Context {/* Arc<Semaphore> .. */}
-impl Context {
-    pub fn new(lookups_max: usize) -> Self {
-        todo!()
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            // One try of the common resolver: it asks the next server after 5 s.
+            lookup: Duration::from_secs(5),
+            // Three SYNs (0, 1, 3 s); inside a cluster an answer takes milliseconds.
+            connect: Duration::from_secs(5),
+            // A peer that needs longer is no publisher, or is stopped.
+            handshake: Duration::from_secs(5),
+            // A restarted publisher is heard soon, and 1,000 dead endpoints make no storm.
+            backoff_min: Duration::from_millis(100),
+            backoff_max: Duration::from_secs(2),
+            // A peer that closes just after READY must not be called at the shortest pause for ever.
+            stable_after: Duration::from_secs(5),
+            // libzmq answers from its own thread, but a process may be stopped for a while: do not hurry.
+            ping_interval: Duration::from_secs(10),
+            // Three missed PINGs, and the same 30 s that TCP keep-alive (15 + 3 * 5 s) needs.
+            dead_after: Duration::from_secs(30),
+        }
     }
 }
 
-#[derive(Debug, Clone)]
+/// How to connect.
+#[derive(Debug, Clone, Default)]
 pub struct Options {
+    /// Limits on what a peer may send.
     pub limits: Limits,
+    /// Times.
     pub timing: Timing,
+    /// Prefixes to subscribe to, as bytes; empty means everything. Not used by [`Dealer`].
     pub topics: Vec<Bytes>,
 }
 
-/// Frames of one message; slices of the read buffer. Decode at once, keep none.
+/// Frames of one message; slices of the read buffer, which stays alive as long as one of them. Decode at once, keep none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    pub frames: smallvec::SmallVec<[Bytes; 4]>,
+    /// The frames in order, at least one.
+    pub frames: SmallVec<[Bytes; 4]>,
 }
-
-/// What a subscriber observed.
-#[derive(Debug)]
-pub enum SubEvent {
-    /// Handshake complete.
-    Connected,
-    Message(Message),
-    /// Connection lost, or an attempt failed; another follows by itself. Says why.
-    Disconnected {
-        error: String,
-    },
-}
-
-/// One endless subscription to one publisher. Not a task: whoever owns it polls it.
-pub struct Subscriber {}
-
-impl Subscriber {
-    pub fn new(endpoint: Endpoint, options: Options, context: Context) -> Self {
-        todo!()
-    }
-    /// Next observation. Never ends, reconnects for ever, resolves the name at every attempt, answers PING, sends PING to 3.1 peers. Cancel-safe.
-    /// Consecutive failed attempts each report a `Disconnected`.
-    pub async fn next(&mut self) -> SubEvent {
-        todo!()
-    }
-    /// A message that is already complete in the read buffer; never waits, reads no socket.
-    pub fn try_next(&mut self) -> Option<Message> {
-        todo!()
-    }
-}
-
-/// One DEALER connection for one exchange. No reconnect: an error or EOF ends it.
-pub struct Dealer {}
-
-impl Dealer {
-    pub async fn connect(endpoint: &Endpoint, options: &Options, context: &Context) -> Result<Self, Error> {
-        todo!()
-    }
-    pub async fn send(&mut self, frames: &[&[u8]]) -> Result<(), Error> {
-        todo!()
-    }
-    /// Cancel-safe.
-    pub async fn recv(&mut self) -> Result<Message, Error> {
-        todo!()
-    }
-}
-
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct Error(pub String); // the builder makes this an enum by cause

@@ -1,0 +1,168 @@
+//! The hand-written reader of the shapes that engines send all the time. It answers `None` for everything else, valid or
+//! not, and the caller turns to the library.
+//!
+//! Invariant: never reads behind the payload, never allocates more than the payload's length allows.
+
+use std::ops::Range;
+
+use super::fields;
+use super::value::Value;
+use crate::ids::EngineHash;
+
+/// Bytes of a payload that are not yet read.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(rest: &'a [u8]) -> Self {
+        Self { rest }
+    }
+
+    /// Any value at all; none when it is incomplete.
+    pub(super) fn value(&mut self) -> Option<Value<'a>> {
+        let (value, rest) = Value::split(self.rest)?;
+        self.rest = rest;
+        Some(value)
+    }
+
+    /// The marker of the next value, which stays unread.
+    pub(super) fn peek(&self) -> Option<u8> {
+        self.rest.first().copied()
+    }
+
+    pub(super) fn array_len(&mut self) -> Option<usize> {
+        match self.byte()? {
+            marker @ 0x90..=0x9f => Some(usize::from(marker & 0x0f)),
+            0xdc => self.number::<2>(),
+            0xdd => self.number::<4>(),
+            _ => None,
+        }
+    }
+
+    pub(super) fn map_len(&mut self) -> Option<usize> {
+        match self.byte()? {
+            marker @ 0x80..=0x8f => Some(usize::from(marker & 0x0f)),
+            0xde => self.number::<2>(),
+            _ => None,
+        }
+    }
+
+    pub(super) fn text(&mut self) -> Option<&'a [u8]> {
+        let len = match self.byte()? {
+            marker @ 0xa0..=0xbf => usize::from(marker & 0x1f),
+            0xd9 => self.number::<1>()?,
+            0xda => self.number::<2>()?,
+            _ => return None,
+        };
+        self.take(len)
+    }
+
+    /// Reads a nil, or else what `read` reads.
+    pub(super) fn nil_or<T>(&mut self, read: impl FnOnce(&mut Self) -> Option<T>) -> Option<Option<T>> {
+        if self.peek()? == 0xc0 {
+            self.rest = &self.rest[1..];
+            return Some(None);
+        }
+        read(self).map(Some)
+    }
+
+    pub(super) fn utf8(&mut self) -> Option<&'a str> {
+        std::str::from_utf8(self.text()?).ok()
+    }
+
+    pub(super) fn u32(&mut self) -> Option<u32> {
+        let (number, rest) = unsigned(self.rest)?;
+        self.rest = rest;
+        Some(number)
+    }
+
+    pub(super) fn hash(&mut self) -> Option<EngineHash> {
+        if let [0xcf, a, b, c, d, e, f, g, h, rest @ ..] = self.rest {
+            self.rest = rest;
+            return Some(EngineHash(u64::from_be_bytes([*a, *b, *c, *d, *e, *f, *g, *h])));
+        }
+        if let [0xd3, a, b, c, d, e, f, g, h, rest @ ..] = self.rest {
+            self.rest = rest;
+            return Some(EngineHash(u64::from_be_bytes([*a, *b, *c, *d, *e, *f, *g, *h])));
+        }
+        if self.peek()? == 0xc4 {
+            self.byte()?;
+            let len = self.number::<1>()?;
+            return Some(fields::hash_of_bytes(self.take(len)?));
+        }
+        self.u32().map(|number| EngineHash(number.into()))
+    }
+
+    /// Appends a list of hashes to the arena.
+    pub(super) fn hashes(&mut self, arena: &mut Vec<EngineHash>) -> Option<Range<u32>> {
+        let len = self.array_len()?;
+        if len > self.rest.len() {
+            return None;
+        }
+        let start = arena.len();
+        arena.reserve(len);
+        for _ in 0..len {
+            arena.push(self.hash()?);
+        }
+        fields::range(start, arena.len())
+    }
+
+    /// Appends a list of tokens, or of pairs of tokens, to the arena.
+    pub(super) fn tokens(&mut self, arena: &mut Vec<u8>) -> Option<Range<u32>> {
+        let len = self.array_len()?;
+        if len > self.rest.len() {
+            return None;
+        }
+        let start = arena.len();
+        arena.resize(start + 4 * len, 0);
+        let mut rest = self.rest;
+        let pairs = rest.first() == Some(&PAIR);
+        for place in arena[start..].chunks_exact_mut(4) {
+            let token;
+            if pairs {
+                let [PAIR, after @ ..] = rest else { return None };
+                let second;
+                (token, second) = unsigned(after)?;
+                (_, rest) = unsigned(second)?;
+            } else {
+                (token, rest) = unsigned(rest)?;
+            }
+            place.copy_from_slice(&token.to_le_bytes());
+        }
+        self.rest = rest;
+        fields::range(start, arena.len())
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        let (first, rest) = self.rest.split_first()?;
+        self.rest = rest;
+        Some(*first)
+    }
+
+    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.rest.split_at_checked(len)?;
+        self.rest = rest;
+        Some(taken)
+    }
+
+    fn number<const WIDTH: usize>(&mut self) -> Option<usize> {
+        Some(self.take(WIDTH)?.iter().fold(0, |number, byte| number << 8 | usize::from(*byte)))
+    }
+}
+
+/// Marker of an array of two.
+const PAIR: u8 = 0x92;
+
+/// An unsigned integer of at most 32 bits in one of its usual forms.
+#[inline(always)]
+fn unsigned(bytes: &[u8]) -> Option<(u32, &[u8])> {
+    match bytes {
+        [number @ 0..=0x7f, rest @ ..] => Some((u32::from(*number), rest)),
+        [0xcd, a, b, rest @ ..] => Some((u32::from(u16::from_be_bytes([*a, *b])), rest)),
+        [0xce, a, b, c, d, rest @ ..] => Some((u32::from_be_bytes([*a, *b, *c, *d]), rest)),
+        [0xcc, a, rest @ ..] => Some((u32::from(*a), rest)),
+        _ => None,
+    }
+}

@@ -1,7 +1,15 @@
 //! All tests that need sockets or the whole service, in one binary.
 
 mod engines;
+mod faults_http;
+mod faults_index;
+mod faults_stream;
+mod faults_tiers;
+mod faults_wire;
 mod golden_events;
 mod golden_hashes;
 mod golden_http;
+mod golden_replay;
 mod harness;
+mod limits;
+mod trust;

@@ -11,7 +11,6 @@ pub(crate) mod zmq_sockets;
 
 use std::time::{Duration, Instant};
 
-pub(crate) use http::Reply;
 pub(crate) use service::Service;
 pub(crate) use worker::Worker;
 pub(crate) use zmq_sockets::{Publisher, Router};

@@ -103,18 +103,64 @@ impl<'a> Worker<'a> {
         });
     }
 
+    /// The state of trust with this reason as `/workers`, `/query` and `/metrics` say it.
+    #[track_caller]
+    pub(crate) fn assert_says(&self, state: &str, reason: &str) {
+        self.wait_trust(state, Some(reason));
+        let said = self.trust_in_query();
+        assert_eq!(said["state"], state, "{said}");
+        assert!(said["reasons"].as_array().is_some_and(|all| all.contains(&json!(reason))), "{reason} in {said}");
+        let gauge = |state| self.metric("kvindexer_trust", &[("state", state)]);
+        assert_eq!(
+            ["exact", "degraded", "stale"].map(gauge),
+            ["exact", "degraded", "stale"].map(|it| f64::from(it == state))
+        );
+    }
+
+    /// Exact in `/workers`, `/query` and `/metrics`.
+    #[track_caller]
+    pub(crate) fn assert_exact(&self) {
+        self.wait_trust("exact", None);
+        assert_eq!(self.trust_in_query(), Value::Null);
+        assert_eq!(self.metric("kvindexer_trust", &[("state", "exact")]), 1.0);
+        assert_eq!(self.metric("kvindexer_trust", &[("state", "degraded")]), 0.0);
+    }
+
+    fn trust_in_query(&self) -> Value {
+        let answer = self.service.query(&json!({"model_name": self.model, "token_ids": []}));
+        answer["instances"][self.instance.to_string()]["trust"].clone()
+    }
+
     /// Closes the publisher, waits until that was noticed, and binds another one to the same address. Numbers begin at 0.
     pub(crate) fn restart_publisher(&mut self) {
-        let endpoint = self.publisher.endpoint.clone();
-        self.publisher = Publisher::bind(); // dropped at once below; frees the address of the first
-        self.wait_status("pending");
-        self.publisher = Publisher::bind_to(&endpoint);
-        self.publisher.wait_subscribed();
-        self.wait_status("active");
+        self.reconnect();
         self.next = 0;
         if let Some(ring) = &self.ring {
             ring.clear();
         }
+    }
+
+    /// Loses the connection and gets another one at the same address; the numbers go on.
+    pub(crate) fn reconnect(&mut self) {
+        let endpoint = self.publisher.endpoint.clone();
+        self.disconnect();
+        self.publisher = Publisher::bind_to(&endpoint);
+        self.publisher.wait_subscribed();
+        self.wait_status("active");
+    }
+
+    /// Closes the publisher and waits until that was noticed.
+    pub(crate) fn disconnect(&mut self) {
+        // Dropping the publisher frees its address; the other one only takes its place.
+        self.publisher = Publisher::bind();
+        self.wait_status("pending");
+    }
+
+    /// Publishes a number that is not the next one and goes on from there; waits until it is applied.
+    #[track_caller]
+    pub(crate) fn jump_to(&mut self, seq: u64, events: Value) {
+        self.next = seq;
+        self.publish(events);
     }
 
     /// `gpu`, `cpu`, `disk` in tokens of this instance for a prompt.
@@ -148,12 +194,6 @@ impl<'a> Worker<'a> {
     /// Skipped events by reason.
     pub(crate) fn skipped(&self, reason: &str) -> f64 {
         self.metric("kvindexer_skipped_events_total", &[("reason", reason)])
-    }
-
-    #[track_caller]
-    pub(crate) fn unregister(&self) {
-        let reply = self.service.post("/unregister", &json!({"instance_id": self.instance, "model_name": self.model}));
-        assert_eq!(reply.status, 200, "{}", reply.text());
     }
 
     /// Hashes of all blocks that `/dump` shows for this model, sorted.

@@ -1,9 +1,10 @@
 //! Publishers and replay servers on libzmq, the library that engines use.
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::{DEADLINE, msgpack, wait_for};
 
@@ -52,6 +53,11 @@ impl Publisher {
             }
         }
         panic!("no subscription arrived at {}", self.endpoint);
+    }
+
+    /// True when nobody subscribed since the last look: no listener reconnected.
+    pub(crate) fn is_undisturbed(&self) -> bool {
+        self.socket.recv_bytes(zmq::DONTWAIT).is_err()
     }
 
     pub(crate) fn send_frames<F: AsRef<[u8]>>(&self, frames: &[F]) {
@@ -195,5 +201,17 @@ impl Ring {
     }
 }
 
-/// A silence that a test waits for on purpose is named here, with its reason.
-pub(crate) const QUIET: Duration = Duration::from_millis(300);
+/// An address where nothing listens; the port is kept, so that nobody else gets it meanwhile.
+pub(crate) struct DeadEndpoint {
+    _socket: socket2::Socket,
+    pub(crate) endpoint: String,
+}
+
+impl DeadEndpoint {
+    pub(crate) fn reserve() -> Self {
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket");
+        socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).expect("loopback has a free port");
+        let address = socket.local_addr().ok().and_then(|address| address.as_socket()).expect("bound");
+        Self { _socket: socket, endpoint: format!("tcp://{address}") }
+    }
+}

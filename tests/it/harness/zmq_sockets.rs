@@ -174,7 +174,10 @@ impl Shape {
 
 /// A publisher's replay buffer, shared with its router.
 #[derive(Clone, Default)]
-pub(crate) struct Ring(Arc<Mutex<Vec<(u64, Vec<u8>)>>>);
+pub(crate) struct Ring(Arc<Mutex<Vec<Kept>>>);
+
+/// Number and payload.
+type Kept = (u64, Vec<u8>);
 
 impl Ring {
     pub(crate) fn push(&self, seq: u64, payload: &[u8]) {
@@ -186,7 +189,7 @@ impl Ring {
     }
 
     /// Everything from `start` on, in order.
-    pub(crate) fn since(&self, start: u64) -> Vec<(u64, Vec<u8>)> {
+    pub(crate) fn since(&self, start: u64) -> Vec<Kept> {
         self.0.lock().expect("no holder panics").iter().filter(|(seq, _)| *seq >= start).cloned().collect()
     }
 

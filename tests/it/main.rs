@@ -13,3 +13,4 @@ mod golden_replay;
 mod harness;
 mod limits;
 mod trust;
+mod model;

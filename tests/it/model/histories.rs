@@ -185,7 +185,7 @@ impl Maker {
         };
         let full = Some(CacheKind::Full);
         let window = (Some(CacheKind::SlidingWindow), Some(1 + self.rng.u32(..4 * self.block_size)));
-        match self.rng.u8(..8) {
+        match self.rng.u8(..9) {
             0 => vec![(GroupInfo::default(), Shape::Whole)],
             1 => vec![(group(0, full, None), Shape::Whole)],
             2 => vec![(group(0, full, None), Shape::Whole), (group(1, window.0, window.1), Shape::Whole)],
@@ -198,6 +198,7 @@ impl Maker {
                 (group(2, Some(CacheKind::Mamba), None), Shape::Last),
                 (group(3, full, None), Shape::Whole),
             ],
+            7 => vec![(group(0, None, None), Shape::Last), (group(1, None, None), Shape::Whole)],
             _ => vec![(group(0, None, None), Shape::Whole), (group(1, None, None), Shape::Last)],
         }
     }

@@ -1,19 +1,20 @@
 //! Recorded engine streams and golden event cases, without sockets: frames, decoder, the sequence rules of a worker
-//! without a replay endpoint, then model and index. Both must give the recorded answers, and agree after each step.
+//! without a replay endpoint, then the model, alone and beside the index. The model must give the recorded answers, and
+//! the index those of the model.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use kvindexer::event::Batch;
 use kvindexer::hash;
-use kvindexer::ids::{BlockSize, DuplicatePolicy, InstanceId, LocalHash, Namespace, Owner, Seq};
+use kvindexer::ids::{BlockSize, DuplicatePolicy, InstanceId, LocalHash, Namespace, Owner, Tier};
 use kvindexer::index::{ApplyContext, Clear, Limits, OwnerSpec, PrefixIndex};
 use kvindexer::wire::{self, DecodeContext};
 use serde_json::Value;
 
-use super::Model;
 use super::check::compare;
 use super::walk::Answer;
+use super::{INDEX_REASONS, Model};
 
 const LIMITS: Limits = Limits { recent_hashes_max: 65_536, pending_blocks_max: 65_536, removals_remembered_max: 1_024 };
 
@@ -21,7 +22,8 @@ const LIMITS: Limits = Limits { recent_hashes_max: 65_536, pending_blocks_max: 6
 struct Played {
     block_size: BlockSize,
     model: Model,
-    index: PrefixIndex,
+    /// None: the model is asked alone.
+    index: Option<PrefixIndex>,
     now_ms: u64,
 }
 
@@ -32,19 +34,25 @@ struct Stream {
 }
 
 impl Played {
-    fn new(tokens: u32) -> Self {
+    fn new(tokens: u32, with_index: bool) -> Self {
         let block_size = BlockSize::new(tokens).expect("at least one");
-        Self { block_size, model: Model::new(tokens, LIMITS), index: PrefixIndex::new(block_size, LIMITS), now_ms: 0 }
+        let index = with_index.then(|| PrefixIndex::new(block_size, LIMITS));
+        Self { block_size, model: Model::new(tokens, LIMITS), index, now_ms: 0 }
     }
 
     fn register(&mut self, owner: &Owner, policy: DuplicatePolicy) {
         let spec = OwnerSpec { policy, ..OwnerSpec::default() };
         self.model.register(owner, spec);
-        self.index.register(owner, spec, self.now_ms);
+        if let Some(index) = &mut self.index {
+            index.register(owner, spec, self.now_ms);
+        }
     }
 
     fn unregister(&mut self, owner: &Owner) {
-        assert_eq!(self.index.unregister(owner), self.model.unregister(owner), "{owner}");
+        let known = self.model.unregister(owner);
+        if let Some(index) = &mut self.index {
+            assert_eq!(index.unregister(owner), known, "{owner}");
+        }
     }
 
     fn hear(&mut self, stream: &mut Stream, frames: &[Vec<u8>]) {
@@ -59,33 +67,36 @@ impl Played {
         stream.last = Some(seq.0);
         let mut batch = Batch::default();
         let context = DecodeContext { block_size: self.block_size, default_lora: None };
-        if let Err(reason) = wire::decode(payload, context, &mut batch) {
-            let id = self.index.owner_id(&stream.owner).expect("registered");
-            self.model.skip(&stream.owner, reason);
-            self.index.skip(id, reason, self.now_ms);
-            return;
-        }
+        let decoded = wire::decode(payload, context, &mut batch);
         let rank = batch.rank.unwrap_or(stream.owner.rank);
         let owner = Owner { instance: stream.owner.instance.clone(), rank };
-        let like = self.index.owner_id(&stream.owner).expect("registered");
-        let id = self.index.owner_id(&owner).unwrap_or_else(|| {
-            self.model.intern(&owner, &stream.owner);
-            self.index.intern(&owner, like, self.now_ms)
-        });
-        self.model.apply(&owner, &batch);
-        self.index.apply(id, &batch, ApplyContext { seq: Seq(seq.0), now_ms: self.now_ms });
+        self.model.intern(&owner, &stream.owner);
+        match decoded {
+            Ok(()) => self.model.apply(&owner, &batch),
+            Err(reason) => self.model.skip(&owner, reason),
+        }
+        let Some(index) = &mut self.index else { return };
+        let like = index.owner_id(&stream.owner).expect("registered");
+        let id = index.owner_id(&owner).unwrap_or_else(|| index.intern(&owner, like, self.now_ms));
+        match decoded {
+            Ok(()) => index.apply(id, &batch, ApplyContext { seq, now_ms: self.now_ms }),
+            Err(reason) => index.skip(id, reason, self.now_ms),
+        }
     }
 
     fn restart(&mut self, of: &Owner) {
         let owners: Vec<Owner> = self.model.owners.keys().filter(|o| o.instance == of.instance).cloned().collect();
         for owner in owners {
             self.model.clear(&owner, Clear::NewLife);
-            self.index.clear(self.index.owner_id(&owner).expect("known to both"), Clear::NewLife, self.now_ms);
+            if let Some(index) = &mut self.index {
+                index.clear(index.owner_id(&owner).expect("known to both"), Clear::NewLife, self.now_ms);
+            }
         }
     }
 
     fn agree(&self, queries: &[Vec<LocalHash>]) {
-        compare(&self.model, &self.index, queries).unwrap_or_else(|difference| panic!("{difference}"));
+        let Some(index) = &self.index else { return };
+        compare(&self.model, index, queries).unwrap_or_else(|difference| panic!("{difference}"));
     }
 
     /// Local hashes of a query body.
@@ -122,9 +133,7 @@ fn instances(answer: &Answer, block_size: BlockSize) -> Instances {
         for (best, tokens) in best.iter_mut().zip(tokens) {
             *best = tokens.max(*best);
         }
-        if row.registered || tokens[0] > 0 {
-            ranks.insert(row.owner.rank.to_string(), tokens[0]);
-        }
+        ranks.insert(row.owner.rank.to_string(), tokens[0]);
     }
     shown
 }
@@ -172,13 +181,15 @@ struct GoldenCase {
 }
 
 impl GoldenCase {
-    fn new(case: &Value) -> Self {
+    fn new(case: &Value, with_index: bool) -> Self {
         let mut this = Self { tenants: BTreeMap::new(), streams: Vec::new() };
         for worker in list(&case["workers"]) {
             let tenant = worker["tenant_id"].as_str().expect("a tenant").to_owned();
             let owner = Owner::new(instance_of(&worker["instance_id"]), number32(&worker["dp_rank"]));
-            let played =
-                this.tenants.entry(tenant.clone()).or_insert_with(|| Played::new(number32(&case["block_size"])));
+            let played = this
+                .tenants
+                .entry(tenant.clone())
+                .or_insert_with(|| Played::new(number32(&case["block_size"]), with_index));
             played.register(&owner, DuplicatePolicy::Auto);
             let publisher = worker["publisher"].as_str().expect("a name").to_owned();
             this.streams.push((publisher, tenant, Stream { owner, last: None }));
@@ -236,13 +247,22 @@ impl GoldenCase {
 }
 
 #[test]
+fn golden_event_cases_are_answered_by_the_model_alone() {
+    golden_events(false);
+}
+
+#[test]
 fn golden_event_cases_are_answered_by_model_and_index() {
+    golden_events(true);
+}
+
+fn golden_events(with_index: bool) {
     let cases = read(&data("golden/events.json"));
     let mut asked = 0;
     for case in list(&cases) {
         let name = case["name"].as_str().expect("a name");
         eprintln!("case {name}");
-        let mut golden = GoldenCase::new(case);
+        let mut golden = GoldenCase::new(case, with_index);
         for step in list(&case["steps"]) {
             let publisher = || step["publisher"].as_str().expect("a name");
             match step["op"].as_str().expect("a word") {
@@ -258,6 +278,8 @@ fn golden_event_cases_are_answered_by_model_and_index() {
                 "query" | "query_by_hash" if step["ours"]["status"] == 200 => {
                     asked += usize::from(golden.ask(&step["request"], &step["ours"]["json"]));
                 }
+                "dump" => golden.dumps(&step["ours"], case["model_name"].as_str().expect("a name")),
+                "trust" => golden.trusts(step),
                 _ => {}
             }
         }
@@ -265,11 +287,57 @@ fn golden_event_cases_are_answered_by_model_and_index() {
     assert!(asked > 200, "only {asked} questions were asked");
 }
 
+impl GoldenCase {
+    /// The model holds exactly the recorded blocks, each with the recorded parent.
+    fn dumps(&self, ours: &Value, model_name: &str) {
+        for (tenant, played) in &self.tenants {
+            played.agree(&[]);
+            let Some(entry) = ours.get(format!("{model_name}:{tenant}")) else { continue };
+            let mut expected: Vec<[Option<u64>; 6]> = list(&entry["blocks"])
+                .iter()
+                .map(|block| {
+                    let tier = Tier::ALL.iter().position(|tier| block["storage_tier"] == tier.as_str());
+                    let number = |key: &str| block[key].as_u64();
+                    let [worker, rank, parent] = ["worker_id", "dp_rank", "parent_hash"].map(number);
+                    [worker, rank, tier.map(|t| t as u64), parent, number("block_hash"), number("tokens_hash")]
+                })
+                .collect();
+            let mut held = Vec::new();
+            for (owner, entry) in &played.model.owners {
+                for row in entry.dump() {
+                    let parent = row.parents.first().copied().flatten().map(|hash| hash.0);
+                    let worker = owner.instance.to_string().parse().ok();
+                    let rank = Some(u64::from(owner.rank.0));
+                    held.push([worker, rank, Some(row.tier as u64), parent, Some(row.hash.0), Some(row.local.0)]);
+                }
+            }
+            expected.sort_unstable();
+            held.sort_unstable();
+            assert_eq!(held, expected);
+        }
+    }
+
+    /// Reasons that the index raises are those that the case names; an exact owner has none.
+    fn trusts(&self, step: &Value) {
+        let owner = Owner::new(instance_of(&step["instance_id"]), number32(&step["dp_rank"]));
+        let entry = self.tenants.values().find_map(|played| played.model.owners.get(&owner)).expect("registered");
+        let ours = &step["ours"];
+        if ours["state"] == "exact" {
+            assert!(entry.reasons.is_empty(), "{:?}", entry.reasons);
+        }
+        for word in ours["reasons_include"].as_array().into_iter().flatten() {
+            if let Some(reason) = INDEX_REASONS.into_iter().find(|reason| *word == reason.as_str()) {
+                assert!(entry.reasons.contains(&reason), "{reason:?} is not among {:?}", entry.reasons);
+            }
+        }
+    }
+}
+
 /// Plays one run of an engine file for one of its workers; returns the number of questions.
-fn play_engine_run(file: &Value, run: &Value, worker: &str) -> usize {
+fn play_engine_run(file: &Value, run: &Value, (worker, with_index): (&str, bool)) -> usize {
     let registration = &file["workers"][worker];
     let owner = Owner::new(instance_of(&registration["instance_id"]), number32(&registration["dp_rank"]));
-    let mut played = Played::new(number32(&registration["block_size"]));
+    let mut played = Played::new(number32(&registration["block_size"]), with_index);
     let policy = match run["extra"].get("duplicate_policy").and_then(Value::as_str) {
         Some("copies") => DuplicatePolicy::Copies,
         Some("set") => DuplicatePolicy::Set,
@@ -308,7 +376,16 @@ fn play_engine_run(file: &Value, run: &Value, worker: &str) -> usize {
 }
 
 #[test]
+fn recorded_engine_streams_are_answered_by_the_model_alone() {
+    engine_streams(false);
+}
+
+#[test]
 fn recorded_engine_streams_are_answered_by_model_and_index() {
+    engine_streams(true);
+}
+
+fn engine_streams(with_index: bool) {
     let mut files: Vec<PathBuf> = std::fs::read_dir(data("engines"))
         .expect("the folder")
         .map(|entry| entry.expect("readable").path())
@@ -321,7 +398,7 @@ fn recorded_engine_streams_are_answered_by_model_and_index() {
         for run in list(&file["register"]) {
             for worker in file["workers"].as_object().expect("workers").keys() {
                 eprintln!("{} {} {worker}", path.display(), run["extra"]);
-                asked += play_engine_run(&file, run, worker);
+                asked += play_engine_run(&file, run, (worker, with_index));
             }
         }
     }

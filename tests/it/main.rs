@@ -12,5 +12,6 @@ mod golden_http;
 mod golden_replay;
 mod harness;
 mod limits;
-mod trust;
 mod model;
+mod trust;
+mod zmtp;

@@ -1,0 +1,135 @@
+//! `/openapi.json`: the description of the API, generated from the handlers and their types.
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use utoipa::{OpenApi, ToSchema};
+
+use super::workers::TrustView;
+use super::{dump, explain, overview, peers, query, register, routes, scrape, test_routes, workers};
+
+/// Id of an instance: a number, or any other text of 1 to 317 bytes.
+#[derive(ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "describes the JSON form only")]
+pub(crate) enum InstanceId {
+    /// An unsigned 64-bit number.
+    Number(u64),
+    /// Any other text.
+    Text(String),
+}
+
+/// Answer of the queries; written without this type, which describes it.
+#[derive(ToSchema)]
+#[cfg_attr(test, derive(Debug, serde::Deserialize))]
+#[expect(dead_code, reason = "describes the JSON form only")]
+pub(crate) struct QueryAnswer {
+    /// Device tokens by instance and rank.
+    scores: HashMap<String, HashMap<String, u64>>,
+    /// For each block of the longest device match: how many ranks hold it.
+    frequencies: Vec<u32>,
+    /// By instance.
+    instances: HashMap<String, InstanceScores>,
+}
+
+/// One instance in an answer, in tokens.
+#[derive(ToSchema)]
+#[cfg_attr(test, derive(Debug, serde::Deserialize))]
+#[expect(dead_code, reason = "describes the JSON form only")]
+pub(crate) struct InstanceScores {
+    /// Longest prefix over all ranks and tiers.
+    longest_matched: u64,
+    /// Prefix on the device tier, the most of all ranks.
+    gpu: u64,
+    /// Prefix on the device tier by rank.
+    dp: HashMap<String, u64>,
+    /// Prefix on device and host.
+    cpu: u64,
+    /// Prefix on all tiers.
+    disk: u64,
+    /// Only when not exact.
+    #[cfg_attr(test, serde(skip))]
+    trust: Option<TrustView>,
+}
+
+/// One index in a dump.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "describes the JSON form only")]
+pub(crate) struct DumpEntry {
+    /// Tokens per block.
+    block_size: u32,
+    /// Model of the index.
+    model_name: String,
+    /// Tenant of the index.
+    tenant_id: String,
+    /// Stored events, parents before children.
+    #[schema(value_type = Vec<Object>)]
+    events: Vec<serde_json::Value>,
+}
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "kvindexer",
+        description = "Exact, live index of every KV-cache block in an LLM inference fleet: how many leading tokens of a prompt does each worker hold, on which tier?"
+    ),
+    paths(
+        query::query,
+        query::query_by_hash,
+        explain::explain,
+        register::register,
+        register::unregister,
+        workers::workers,
+        peers::peers,
+        peers::register_peer,
+        peers::deregister_peer,
+        routes::health,
+        routes::ready,
+        routes::reopen_logs,
+        dump::dump,
+        scrape::metrics,
+        openapi,
+        overview::page,
+        test_routes::pause_listener,
+        test_routes::resume_listener,
+    )
+)]
+struct Document;
+
+static TEXT: LazyLock<Bytes> = LazyLock::new(|| {
+    let document = Document::openapi();
+    Bytes::from(serde_json::to_vec(&document).expect("the document consists of texts and lists"))
+});
+
+/// This document.
+#[utoipa::path(get, path = "/openapi.json", tag = "operation", responses((status = 200, description = "OpenAPI 3.1")))]
+pub(super) async fn openapi() -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], TEXT.clone()).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn the_document_has_exactly_the_routes() {
+        let document: serde_json::Value = serde_json::from_slice(&TEXT).unwrap();
+        let documented: BTreeSet<_> = document["paths"].as_object().unwrap().keys().map(String::as_str).collect();
+        assert_eq!(documented, routes::PATHS.iter().copied().collect());
+        assert_eq!(document["info"]["version"], env!("CARGO_PKG_VERSION"));
+    }
+
+    #[test]
+    fn required_fields_are_marked_and_other_words_are_not_shown() {
+        let document: serde_json::Value = serde_json::from_slice(&TEXT).unwrap();
+        let body = &document["components"]["schemas"]["RegisterBody"];
+        let required: BTreeSet<_> = body["required"].as_array().unwrap().iter().filter_map(|v| v.as_str()).collect();
+        assert_eq!(required, BTreeSet::from(["instance_id", "endpoint", "model_name", "block_size"]));
+        assert!(body["properties"]["modelname"].is_null() && body["properties"]["topic"].is_object());
+    }
+}

@@ -1,0 +1,197 @@
+//! Writes the answer of a query into one buffer: no tree of values, no map of texts.
+
+use std::io::Write as _;
+
+use bytes::Bytes;
+
+use crate::ids::{BlockSize, InstanceId};
+use crate::index::{Answer, OwnerAnswer};
+use crate::trust::{State, Trust};
+
+/// The documented answer: `scores`, `frequencies`, `instances`, in tokens.
+pub(crate) fn query(answer: &Answer, block_size: BlockSize, matched_only: bool) -> Bytes {
+    let tokens = u64::from(block_size.tokens());
+    let rows = rows(answer, matched_only);
+    let mut out = Vec::with_capacity(64 + rows.len() * 160 + answer.frequencies.len() * 4);
+    out.extend_from_slice(b"{\"scores\":{");
+    for (nth, ranks) in by_instance(&rows).enumerate() {
+        key(&mut out, nth, &ranks[0].owner.instance);
+        out.push(b'{');
+        ranks_and(&mut out, ranks, |row| u64::from(row.device) * tokens);
+        out.push(b'}');
+    }
+    out.extend_from_slice(b"},\"frequencies\":[");
+    frequencies(&mut out, &answer.frequencies);
+    out.extend_from_slice(b"],\"instances\":{");
+    for (nth, ranks) in by_instance(&rows).enumerate() {
+        key(&mut out, nth, &ranks[0].owner.instance);
+        instance(&mut out, ranks, tokens);
+    }
+    out.extend_from_slice(b"}}");
+    Bytes::from(out)
+}
+
+/// Rows to show, instance by instance.
+pub(super) fn rows(answer: &Answer, matched_only: bool) -> Vec<&OwnerAnswer> {
+    let mut rows: Vec<_> = answer.owners.iter().filter(|row| !matched_only || row.disk > 0).collect();
+    if !rows.is_sorted_by(|a, b| a.owner <= b.owner) {
+        rows.sort_unstable_by(|a, b| a.owner.cmp(&b.owner));
+    }
+    rows
+}
+
+/// Runs of rows of one instance.
+pub(super) fn by_instance<'a, 'b>(rows: &'b [&'a OwnerAnswer]) -> impl Iterator<Item = &'b [&'a OwnerAnswer]> {
+    rows.chunk_by(|a, b| a.owner.instance == b.owner.instance)
+}
+
+fn instance(out: &mut Vec<u8>, ranks: &[&OwnerAnswer], tokens: u64) {
+    let most =
+        |blocks: fn(&OwnerAnswer) -> u32| ranks.iter().map(|row| u64::from(blocks(row)) * tokens).max().unwrap_or(0);
+    let disk = most(|row| row.disk);
+    out.extend_from_slice(b"{\"longest_matched\":");
+    number(out, disk);
+    out.extend_from_slice(b",\"gpu\":");
+    number(out, most(|row| row.device));
+    out.extend_from_slice(b",\"dp\":{");
+    ranks_and(out, ranks, |row| u64::from(row.device) * tokens);
+    out.extend_from_slice(b"},\"cpu\":");
+    number(out, most(|row| row.host_pinned));
+    out.extend_from_slice(b",\"disk\":");
+    number(out, disk);
+    let trust = ranks.iter().fold(Trust::default(), |worst, row| worst.worst_of(row.trust));
+    if trust.state() != State::Exact {
+        out.extend_from_slice(b",\"trust\":");
+        write_trust(out, &trust);
+    }
+    out.push(b'}');
+}
+
+fn write_trust(out: &mut Vec<u8>, trust: &Trust) {
+    out.extend_from_slice(b"{\"state\":\"");
+    out.extend_from_slice(trust.state().as_str().as_bytes());
+    out.extend_from_slice(b"\",\"reasons\":[");
+    for (nth, reason) in trust.reasons().enumerate() {
+        out.extend_from_slice(if nth == 0 { b"\"" } else { b",\"" });
+        out.extend_from_slice(reason.as_str().as_bytes());
+        out.push(b'"');
+    }
+    out.extend_from_slice(b"],\"since_ms\":");
+    number(out, trust.since_ms());
+    out.push(b'}');
+}
+
+/// `"rank":tokens` for each row.
+pub(super) fn ranks_and(out: &mut Vec<u8>, ranks: &[&OwnerAnswer], tokens: impl Fn(&OwnerAnswer) -> u64) {
+    for (nth, row) in ranks.iter().enumerate() {
+        out.extend_from_slice(if nth == 0 { b"\"" } else { b",\"" });
+        number(out, u64::from(row.owner.rank.0));
+        out.extend_from_slice(b"\":");
+        number(out, tokens(row));
+    }
+}
+
+/// `"instance":`, after a comma unless it is the first.
+pub(super) fn key(out: &mut Vec<u8>, nth: usize, instance: &InstanceId) {
+    if nth > 0 {
+        out.push(b',');
+    }
+    match instance {
+        InstanceId::Number(id) => {
+            out.push(b'"');
+            number(out, *id);
+            out.push(b'"');
+        }
+        InstanceId::Text(text) => {
+            serde_json::to_writer(&mut *out, &**text).expect("writing a text into memory cannot fail");
+        }
+    }
+    out.push(b':');
+}
+
+/// Long runs of one number are the rule: each is formatted once.
+fn frequencies(out: &mut Vec<u8>, counts: &[u32]) {
+    let mut text = Vec::with_capacity(12);
+    let mut written = None;
+    for count in counts {
+        if written != Some(count) {
+            text.clear();
+            if written.is_some() {
+                text.push(b',');
+            }
+            number(&mut text, u64::from(*count));
+        } else if text[0] != b',' {
+            text.insert(0, b',');
+        }
+        out.extend_from_slice(&text);
+        written = Some(count);
+    }
+}
+
+/// A decimal number.
+pub(super) fn number(out: &mut Vec<u8>, value: u64) {
+    if value < 10 {
+        out.push(b'0' + value as u8);
+        return;
+    }
+    write!(out, "{value}").expect("writing into memory cannot fail");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::Owner;
+    use crate::trust::Reason;
+
+    fn row(owner: Owner, [device, host_pinned, disk]: [u32; 3]) -> OwnerAnswer {
+        OwnerAnswer { owner, registered: true, device, host_pinned, disk, own_prefix: [0; 3], trust: Trust::default() }
+    }
+
+    fn text(answer: &Answer, matched_only: bool) -> String {
+        let reply = query(answer, BlockSize::new(4).unwrap(), matched_only);
+        serde_json::from_slice::<serde_json::Value>(&reply).expect("the answer is JSON");
+        String::from_utf8(reply.to_vec()).unwrap()
+    }
+
+    #[test]
+    fn rows_of_one_instance_stand_together_in_tokens() {
+        let owners =
+            vec![row(Owner::new(7, 1), [3, 4, 6]), row(Owner::new(1, 0), [0, 0, 0]), row(Owner::new(7, 0), [1, 5, 5])];
+        let answer = Answer { owners, frequencies: vec![2, 1, 1] };
+        assert_eq!(
+            text(&answer, false),
+            r#"{"scores":{"1":{"0":0},"7":{"0":4,"1":12}},"frequencies":[2,1,1],"instances":{"1":{"longest_matched":0,"gpu":0,"dp":{"0":0},"cpu":0,"disk":0},"7":{"longest_matched":24,"gpu":12,"dp":{"0":4,"1":12},"cpu":20,"disk":24}}}"#
+        );
+        assert_eq!(
+            text(&answer, true),
+            r#"{"scores":{"7":{"0":4,"1":12}},"frequencies":[2,1,1],"instances":{"7":{"longest_matched":24,"gpu":12,"dp":{"0":4,"1":12},"cpu":20,"disk":24}}}"#
+        );
+    }
+
+    #[test]
+    fn the_worst_trust_of_the_ranks_is_shown_and_exact_is_not() {
+        let mut doubtful = row(Owner::new(1, 1), [0; 3]);
+        doubtful.trust = Trust::with(Reason::Gap, 5);
+        let answer = Answer { owners: vec![row(Owner::new(1, 0), [0; 3]), doubtful], frequencies: Vec::new() };
+        assert!(
+            text(&answer, false).contains(r#""disk":0,"trust":{"state":"degraded","reasons":["gap"],"since_ms":5}}"#)
+        );
+    }
+
+    #[test]
+    fn text_ids_are_escaped() {
+        let owner = Owner { instance: InstanceId::parse("a\"b\\ü").unwrap(), rank: crate::ids::DpRank(0) };
+        let answer = Answer { owners: vec![row(owner, [1; 3])], frequencies: vec![1] };
+        assert!(text(&answer, false).starts_with(r#"{"scores":{"a\"b\\ü":{"0":4}}"#));
+    }
+
+    #[test]
+    fn frequencies_are_written_run_by_run() {
+        for counts in [vec![], vec![7], vec![7, 7, 7], vec![12, 12, 3, 3, 3, 1, 100, 1], vec![0, 0]] {
+            let mut out = Vec::new();
+            frequencies(&mut out, &counts);
+            let want = counts.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+            assert_eq!(String::from_utf8(out).unwrap(), want);
+        }
+    }
+}

@@ -1,5 +1,6 @@
 //! kvindexer: an exact, live index of every KV-cache block in an LLM inference fleet.
 
+pub mod app;
 pub mod cli;
 pub mod config;
 pub mod event;

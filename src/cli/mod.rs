@@ -1,4 +1,103 @@
-//! The commands of the program: what stands behind `kvindexer <command>`. They use the service from outside, over HTTP
-//! and real sockets; only `demo` starts one in the same process.
+//! The commands of the program: what stands behind `kvindexer <command>`. All but `serve` use the service from outside,
+//! over HTTP and real sockets; `demo` starts one in the same process.
 
+pub mod demo;
 pub mod sim;
+
+use std::ffi::OsString;
+
+use clap::{Parser, Subcommand};
+
+use crate::config::ServeArgs;
+
+/// Exact, live index of every KV-cache block in an LLM inference fleet
+#[derive(Debug, Parser)]
+#[command(
+    name = "kvindexer",
+    version,
+    about,
+    after_help = "Without a command, `serve` runs: `kvindexer --port 8090` is \
+    `kvindexer serve --port 8090`. Its options: `kvindexer serve --help`."
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// What to run.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the indexer (the default)
+    Serve(ServeArgs),
+    /// Run a fleet of simulated engines with real sockets
+    #[command(after_help = SIM_HELP)]
+    Sim(sim::SimArgs),
+    /// Run an indexer and a few simulated engines for some seconds, and show what it answers
+    Demo(demo::DemoArgs),
+}
+
+const SIM_HELP: &str = "\
+Lines on stdin are commands, answers are JSON lines on stdout:
+  restart ID[:RANK]          the engine loses its cache and begins at number 0
+  gap ID[:RANK] [BATCHES]    the next batches (default 1) are lost on the way
+  clear ID[:RANK]            the engine empties its cache and says so
+  pause, resume              requests stop and go on
+  truth ID..                 what each instance holds of the prompt with these content ids, in tokens
+  status                     addresses, numbers of the last batches, sizes
+  check                      compares the indexer's answers with the truth (needs --register)
+  quit";
+
+impl Cli {
+    /// Reads a command line. Help, version and mistakes end the process here, mistakes with exit code 2.
+    #[must_use]
+    pub fn from_args(args: impl IntoIterator<Item = OsString>) -> Self {
+        Self::parse_from(with_default_command(args.into_iter().collect()))
+    }
+
+    /// The command.
+    #[must_use]
+    pub fn into_command(self) -> Command {
+        self.command
+    }
+}
+
+/// Puts `serve` in front of options that stand without a command, as in the command line of the reference service.
+fn with_default_command(mut args: Vec<OsString>) -> Vec<OsString> {
+    let first = args.get(1).map(|arg| arg.to_string_lossy().into_owned());
+    let is_top_level = |first: &str| {
+        let names = ["help", "-h", "--help", "-V", "--version"];
+        // A bare word is meant as a command: a wrong one must not be read as an argument of `serve`.
+        names.contains(&first) || !first.starts_with('-') || first.is_empty()
+    };
+    if !first.as_deref().is_some_and(is_top_level) {
+        args.insert(args.len().min(1), "serve".into());
+    }
+    args
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn options_without_a_command_are_those_of_serve() {
+        for (line, want) in [
+            ("kvindexer", "kvindexer serve"),
+            ("kvindexer --port 1", "kvindexer serve --port 1"),
+            ("kvindexer serve --port 1", "kvindexer serve --port 1"),
+            ("kvindexer --version", "kvindexer --version"),
+            ("kvindexer sim", "kvindexer sim"),
+            ("kvindexer deom", "kvindexer deom"),
+        ] {
+            let args = line.split(' ').map(OsString::from).collect();
+            assert_eq!(with_default_command(args), want.split(' ').map(OsString::from).collect::<Vec<_>>(), "{line}");
+        }
+    }
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+}

@@ -13,5 +13,6 @@ mod golden_replay;
 mod harness;
 mod limits;
 mod model;
+mod tidy;
 mod trust;
 mod zmtp;

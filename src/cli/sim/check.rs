@@ -60,8 +60,6 @@ pub struct Indexer {
 pub struct Answer {
     /// By instance id.
     pub instances: BTreeMap<String, InstanceAnswer>,
-    /// Device tokens by instance id and rank.
-    pub scores: BTreeMap<String, BTreeMap<String, u64>>,
 }
 
 /// What one instance holds of a prompt, in tokens, cumulative.
@@ -186,13 +184,7 @@ impl Indexer {
         let mut differences = vec![];
         for (prompt, tokens) in prompts {
             let answer = self.query(tokens).await?;
-            for (instance, truth) in truth(fleet, tokens) {
-                let answer = answer.instances.get(&instance).cloned();
-                let plain = answer.clone().map(|answer| InstanceAnswer { trust: None, ..answer });
-                if plain.as_ref() != Some(&truth) {
-                    differences.push(Difference { prompt: prompt.clone(), instance, truth, answer });
-                }
-            }
+            differences.extend(self::differences(prompt, &truth(fleet, tokens), &answer));
         }
         Ok(differences)
     }
@@ -242,6 +234,22 @@ pub fn truth(fleet: &Fleet, tokens: &[u32]) -> BTreeMap<String, InstanceAnswer> 
     truth
 }
 
+/// Where an answer is not the truth; an instance that is missing in it is a difference too.
+#[must_use]
+pub fn differences(prompt: &[u64], truth: &BTreeMap<String, InstanceAnswer>, answer: &Answer) -> Vec<Difference> {
+    let differs = |(instance, truth): (&String, &InstanceAnswer)| {
+        let answer = answer.instances.get(instance).cloned();
+        let plain = answer.clone().map(|answer| InstanceAnswer { trust: None, ..answer });
+        (plain.as_ref() != Some(truth)).then(|| Difference {
+            prompt: prompt.to_vec(),
+            instance: instance.clone(),
+            truth: truth.clone(),
+            answer,
+        })
+    };
+    truth.iter().filter_map(differs).collect()
+}
+
 /// One listener in the answer of `/workers`.
 fn listener<'a>(workers: &'a Value, owner: &Owner) -> Option<&'a Value> {
     let Owner { instance, rank: DpRank(rank) } = owner;
@@ -258,4 +266,46 @@ async fn accept(path: &'static str, response: reqwest::Response) -> Result<reqwe
         return Ok(response);
     }
     Err(Error::Refused { path, status, body: response.text().await.unwrap_or_default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(instances: Value) -> Answer {
+        serde_json::from_value(json!({"instances": instances, "scores": {}, "frequencies": []})).unwrap()
+    }
+
+    #[test]
+    fn every_difference_is_found_and_doubt_is_told_apart() {
+        let row = InstanceAnswer {
+            gpu: 16,
+            cpu: 32,
+            disk: 32,
+            longest_matched: 32,
+            dp: [("0".into(), 16)].into(),
+            trust: None,
+        };
+        let truth = BTreeMap::from([("7".to_owned(), row)]);
+        let good = json!({"gpu": 16, "cpu": 32, "disk": 32, "longest_matched": 32, "dp": {"0": 16}});
+        let with = |key: &str, value: Value| {
+            let mut row = good.clone();
+            row[key] = value;
+            json!({ "7": row })
+        };
+        for (instances, want) in [
+            (json!({"7": good}), None),
+            (json!({"7": good, "8": good}), None),
+            (with("trust", json!({"state": "degraded"})), None),
+            (with("gpu", 32.into()), Some(false)),
+            (with("dp", json!({"0": 16, "1": 0})), Some(false)),
+            (json!({}), Some(false)),
+        ] {
+            let found = differences(&[1], &truth, &answer(instances.clone()));
+            assert_eq!(found.first().map(Difference::is_admitted), want, "{instances}");
+        }
+        let mut doubtful = with("cpu", 16.into());
+        doubtful["7"]["trust"] = json!({"state": "stale"});
+        assert!(differences(&[1], &truth, &answer(doubtful))[0].is_admitted());
+    }
 }

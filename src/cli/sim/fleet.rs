@@ -33,6 +33,7 @@ struct Rank {
     publisher: Publisher,
     /// Batches still to be lost.
     lose: u64,
+    last_was_lost: bool,
 }
 
 /// What others need to know about a running rank.
@@ -68,7 +69,14 @@ impl Fleet {
         for spec in specs {
             let encoder = Encoder { rank: spec.owner.rank.0, ..spec.encoder };
             let publisher = Publisher::bind(spec.publisher).await?;
-            ranks.push(Rank { owner: spec.owner, engine: Engine::new(spec.engine), encoder, publisher, lose: 0 });
+            ranks.push(Rank {
+                owner: spec.owner,
+                engine: Engine::new(spec.engine),
+                encoder,
+                publisher,
+                lose: 0,
+                last_was_lost: false,
+            });
         }
         Ok(Self { ranks })
     }
@@ -121,7 +129,7 @@ impl Fleet {
     pub async fn restart(&mut self, position: usize) -> Result<(), Error> {
         let rank = &mut self.ranks[position];
         rank.engine.reset();
-        rank.lose = 0;
+        (rank.lose, rank.last_was_lost) = (0, false);
         rank.publisher.restart().await
     }
 
@@ -130,10 +138,18 @@ impl Fleet {
         self.ranks[position].lose += batches;
     }
 
-    /// True while batches of a rank are still to be lost: its reader cannot know of them yet.
-    #[must_use]
-    pub fn is_losing(&self, position: usize) -> bool {
-        self.ranks[position].lose > 0
+    /// Ends all losses. A rank whose last batch was lost publishes an empty one: without it no reader can know.
+    ///
+    /// # Errors
+    /// A publisher has ended.
+    pub async fn end_losses(&mut self) -> Result<(), Error> {
+        for rank in &mut self.ranks {
+            rank.lose = 0;
+            if rank.last_was_lost {
+                rank.send(&[]).await?;
+            }
+        }
+        Ok(())
     }
 
     /// The truth about a prompt, by rank.
@@ -173,11 +189,17 @@ impl Fleet {
 impl Rank {
     async fn publish(&mut self, events: &[CacheEvent]) -> Result<(), Error> {
         for events in events.chunks(BATCH_EVENTS_MAX) {
-            let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            let lost = self.lose > 0;
-            self.lose = self.lose.saturating_sub(1);
-            self.publisher.publish(self.encoder.batch(events, since_1970.as_secs_f64()), lost).await?;
+            self.send(events).await?;
         }
+        Ok(())
+    }
+
+    async fn send(&mut self, events: &[CacheEvent]) -> Result<(), Error> {
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.last_was_lost = self.lose > 0;
+        self.lose = self.lose.saturating_sub(1);
+        let batch = self.encoder.batch(events, since_1970.as_secs_f64());
+        self.publisher.publish(batch, self.last_was_lost).await?;
         Ok(())
     }
 }

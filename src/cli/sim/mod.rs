@@ -17,7 +17,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-pub use run::run;
+pub use run::{Error, main, run};
 
 use command::Scheduled;
 use encode::{Encoder, EngineKind, EventForm};
@@ -121,7 +121,7 @@ pub struct SimArgs {
 
 impl SimArgs {
     /// All ranks, in order of instance and rank.
-    fn rank_specs(&self) -> Result<Vec<RankSpec>, run::Error> {
+    fn rank_specs(&self) -> Result<Vec<RankSpec>, Error> {
         let mut specs = vec![];
         for worker in 0..self.workers {
             let id = format!("{}{}", self.id_prefix, self.first_id.saturating_add(worker));
@@ -159,9 +159,9 @@ impl SimArgs {
 }
 
 /// Port of the rank at a position; 0 stays 0.
-fn port(base: u16, position: u64) -> Result<u16, run::Error> {
+fn port(base: u16, position: u64) -> Result<u16, Error> {
     match base {
         0 => Ok(0),
-        base => u16::try_from(u64::from(base) + position).map_err(|_| run::Error::PortRange),
+        base => u16::try_from(u64::from(base) + position).map_err(|_| Error::PortRange),
     }
 }

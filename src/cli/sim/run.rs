@@ -20,6 +20,9 @@ use crate::ids::InstanceIdError;
 /// Time for an indexer to apply the last batch.
 const CATCH_UP: Duration = Duration::from_secs(60);
 
+/// The tasks of the socket library are not waited for longer than this.
+const RUNTIME_END: Duration = Duration::from_millis(200);
+
 /// Most prompts that a check asks about: the last distinct ones.
 const CHECKED_PROMPTS_MAX: usize = 256;
 
@@ -62,6 +65,17 @@ pub enum Error {
     /// Answers that are not the truth.
     #[error("{0} answers of the indexer are wrong")]
     Wrong(usize),
+}
+
+/// `kvindexer sim`, with reports on standard output.
+///
+/// # Errors
+/// As [`run`].
+pub fn main(args: SimArgs) -> Result<(), Error> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let outcome = runtime.block_on(run(args, &mut std::io::stdout()));
+    runtime.shutdown_timeout(RUNTIME_END);
+    outcome
 }
 
 /// Runs a simulated fleet until its requests are done (`--exit`), `quit`, or Ctrl-C. Reports go to `out` as JSON lines.
@@ -237,6 +251,7 @@ impl Simulation<'_> {
         let Some(indexer) = &self.indexer else {
             return self.write(&json!({"error": "nothing to check: --register is not given"}));
         };
+        self.fleet.end_losses().await?;
         indexer.caught_up(&self.fleet.status(), CATCH_UP).await?;
         let prompts: Vec<_> =
             self.recent.iter().map(|prompt| (prompt.clone(), tokens(prompt, self.tokens_per_id))).collect();

@@ -1,0 +1,282 @@
+//! The service as a whole: the only place that knows every room. It builds them, spawns their tasks, and awaits them.
+//!
+//! Order of a start: addresses are checked, HTTP is bound, the registry gets the workers of the command line, then the
+//! start-up conditions are watched. Order of a stop: `/ready` says 503, requests are still taken for the drain time, the
+//! listening socket closes, open requests finish, streams stop, tasks are awaited. A task that ends by itself is a fault
+//! and ends the process.
+
+mod log;
+mod memory;
+mod signals;
+mod start;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::config::{Config, Limits, LogConfig, ServeArgs};
+use crate::http::{AccessLog, AppState, HttpConfig, PATHS, PeerList, ServerLimits, Services, router, serve};
+use crate::index;
+use crate::ingest::{self, SystemClock};
+use crate::metrics::Metrics;
+use crate::readiness::{Hold, Readiness};
+use crate::registry::{Registry, RegistryConfig};
+use crate::zmtp;
+
+pub use log::init as init_log;
+pub use signals::{Signal, Signals};
+
+/// A stop is over so long after its signal: Kubernetes would kill after 30 s, and nobody waits that long.
+const STOP_MAX: Duration = Duration::from_secs(10);
+
+/// What is kept of it for stopping streams and tasks after the last request.
+const STOP_RESERVE: Duration = Duration::from_secs(2);
+
+/// Name look-ups at once: they occupy blocking threads of the runtime.
+const LOOKUPS_MAX: usize = 32;
+
+/// When the runtime ends, name look-ups may still occupy blocking threads; they are not waited for longer than this.
+const RUNTIME_END: Duration = Duration::from_millis(200);
+
+/// `kvindexer serve`: runs until a stop signal.
+///
+/// # Errors
+/// A value that cannot be used, a port that cannot be bound, a fault, or a stop that was cut short.
+pub fn main(args: ServeArgs) -> anyhow::Result<()> {
+    let config = Config::try_from(args)?;
+    init_log(&config.log.filter, config.log.format)?;
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = builder.worker_threads(config.threads).enable_all().build().context("failed to start threads")?;
+    let outcome = runtime.block_on(async {
+        let mut signals = Signals::listen()?;
+        // A start can be stopped too.
+        let app = tokio::select! {
+            biased;
+            _ = signals.next() => return Ok(()),
+            app = App::start(config) => app?,
+        };
+        app.run(async || signals.next().await).await
+    });
+    runtime.shutdown_timeout(RUNTIME_END);
+    outcome
+}
+
+/// A running service.
+pub struct App {
+    address: SocketAddr,
+    registry: Arc<Registry>,
+    readiness: Readiness,
+    drain: Duration,
+    /// Ends the HTTP server.
+    http_stop: CancellationToken,
+    /// Ends everything else.
+    root: CancellationToken,
+    tasks: JoinSet<&'static str>,
+}
+
+impl App {
+    /// Starts everything. When it returns, HTTP answers and the workers of the command line are registered; queries are
+    /// answered once the start-up conditions hold.
+    ///
+    /// # Errors
+    /// A bad address, a port that cannot be bound, an access log that cannot be opened.
+    pub async fn start(config: Config) -> anyhow::Result<Self> {
+        // Taken apart whole, so that an option without a use is a warning of the compiler.
+        let Config { host, port, threads: _, workers, peers, min_initial_workers, limits, log, test_endpoints } =
+            config;
+        let desired = workers.map(start::worker_specs).transpose()?.unwrap_or_default();
+        let access_log = access_log(&log)?;
+        let address = SocketAddr::new(host, port);
+        let listener = TcpListener::bind(address).await.with_context(|| format!("failed to bind {address}"))?;
+        let address = listener.local_addr().context("failed to read the bound address")?;
+
+        let registry = Registry::new(registry_config(&limits));
+        let (readiness, starting) = Readiness::starting("starting");
+        let (http_stop, root) = (CancellationToken::new(), CancellationToken::new());
+        let mut tasks = JoinSet::new();
+        let services = Services {
+            registry: Arc::clone(&registry),
+            readiness: readiness.clone(),
+            peers: PeerList::new(peers.iter().cloned()),
+            metrics: Arc::new(Metrics::new(PATHS)),
+            access_log,
+            config: HttpConfig {
+                query_body_bytes_max: limits.query_body_bytes_max,
+                body_bytes_max: limits.body_bytes_max,
+                requests_in_flight_max: limits.requests_in_flight_max,
+                test_endpoints,
+            },
+        };
+        let server_limits =
+            ServerLimits { finish_timeout: STOP_MAX - STOP_RESERVE - limits.drain, ..ServerLimits::default() };
+        let server = serve(listener, router(AppState::new(services)), server_limits, http_stop.clone());
+        tasks.spawn(async {
+            server.await;
+            "http"
+        });
+        info!(%address, version = env!("CARGO_PKG_VERSION"), "http is bound");
+        if !peers.is_empty() {
+            warn!(?peers, "peers are listed only: this version does not recover from them and starts empty");
+        }
+
+        let mut app = Self { address, registry, readiness, drain: limits.drain, http_stop, root, tasks };
+        let holds = StartHolds {
+            gate: (min_initial_workers > 0).then(|| app.readiness.hold("waiting for workers")),
+            cold_start: (!desired.is_empty()).then(|| app.readiness.hold("waiting for the first replays")),
+        };
+        start::register(&app.registry, desired).await?;
+        app.watch(holds, min_initial_workers, &limits);
+        drop(starting);
+        Ok(app)
+    }
+
+    /// Where HTTP is bound.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Waits until queries are answered.
+    pub async fn serving(&self) {
+        self.readiness.serving().await;
+    }
+
+    /// Serves until a signal, and stops in order. A second signal ends the wait at once.
+    ///
+    /// # Errors
+    /// A task ended by itself, or a second signal cut the stop short.
+    pub async fn run(mut self, mut next_signal: impl AsyncFnMut() -> Signal) -> anyhow::Result<()> {
+        // Signals first, so that a fault during a stop does not hide that it was wanted.
+        let signal = tokio::select! {
+            biased;
+            signal = next_signal() => signal,
+            ended = self.tasks.join_next() => return Err(fault(ended)),
+        };
+        info!(?signal, "stopping");
+        let drain = if signal == Signal::Terminate { self.drain } else { Duration::ZERO };
+        tokio::select! {
+            biased;
+            signal = next_signal() => Err(anyhow!("the stop was cut short by a second signal ({signal:?})")),
+            stopped = self.stop_after(drain) => stopped,
+        }
+    }
+
+    /// Stops in order, without a drain.
+    ///
+    /// # Errors
+    /// A task ended by itself before.
+    pub async fn stop(self) -> anyhow::Result<()> {
+        self.stop_after(Duration::ZERO).await
+    }
+
+    async fn stop_after(mut self, drain: Duration) -> anyhow::Result<()> {
+        let deadline = Instant::now() + STOP_MAX;
+        self.readiness.stop();
+        if !drain.is_zero() {
+            tokio::select! {
+                biased;
+                ended = self.tasks.join_next() => return Err(fault(ended)),
+                () = tokio::time::sleep(drain) => {}
+            }
+        }
+        if let Some(ended) = self.tasks.try_join_next() {
+            return Err(fault(Some(ended)));
+        }
+        let stopped = async {
+            self.root.cancel();
+            self.http_stop.cancel();
+            let mut panicked = None;
+            while let Some(ended) = self.tasks.join_next().await {
+                panicked = panicked.or(ended.err());
+            }
+            self.registry.shutdown().await;
+            panicked
+        };
+        match timeout_at(deadline, stopped).await {
+            Ok(None) => info!("stopped"),
+            Ok(Some(panicked)) => return Err(fault(Some(Err(panicked)))),
+            Err(_) => warn!("stopped before everything had ended: its time was over"),
+        }
+        Ok(())
+    }
+
+    /// Spawns what watches the start and the memory. All but the watch of the memory end when their condition holds, so
+    /// they share a task with it.
+    fn watch(&mut self, holds: StartHolds, min_initial_workers: usize, limits: &Limits) {
+        let (registry, root) = (Arc::clone(&self.registry), self.root.clone());
+        let limit = memory::limit_bytes(limits.memory);
+        match limit {
+            Some(bytes) => info!(bytes, "memory limit"),
+            None => info!("no memory limit"),
+        }
+        self.tasks.spawn(async move {
+            let work = async {
+                tokio::join!(
+                    start::hold_for_workers(&registry, holds.gate, min_initial_workers),
+                    start::hold_for_replays(&registry, holds.cold_start),
+                    memory::watch(&registry, limit),
+                );
+            };
+            tokio::select! {
+                biased;
+                () = root.cancelled() => {}
+                () = work => {}
+            }
+            "watch"
+        });
+    }
+}
+
+/// Reasons that are there before registration begins, so that the service is never ready too early.
+struct StartHolds {
+    gate: Option<Hold>,
+    cold_start: Option<Hold>,
+}
+
+fn fault(ended: Option<Result<&'static str, tokio::task::JoinError>>) -> anyhow::Error {
+    match ended {
+        Some(Ok(task)) => anyhow!("the task `{task}` ended unexpectedly"),
+        Some(Err(error)) => anyhow!(error).context("a task failed"),
+        None => anyhow!("all tasks ended unexpectedly"),
+    }
+}
+
+fn access_log(log: &LogConfig) -> anyhow::Result<Option<AccessLog>> {
+    if log.access_log_local_time {
+        warn!("--access-log-local-time is accepted without effect: the access log gives milliseconds since 1970");
+    }
+    let Some(path) = &log.access_log else {
+        return Ok(None);
+    };
+    let header = log.trace_id_header.as_deref().map(str::parse).transpose().context("--trace-id-header")?;
+    let opened = AccessLog::open(path, header);
+    Ok(Some(opened.with_context(|| format!("failed to open the access log {}", path.display()))?))
+}
+
+fn registry_config(limits: &Limits) -> RegistryConfig {
+    RegistryConfig {
+        zmtp: zmtp::Options {
+            limits: zmtp::Limits {
+                frame_bytes_max: limits.zmtp_frame_bytes_max,
+                message_bytes_max: limits.zmtp_message_bytes_max,
+                frames_max: limits.zmtp_frames_max,
+            },
+            ..zmtp::Options::default()
+        },
+        context: zmtp::Context::new(LOOKUPS_MAX),
+        index_limits: index::Limits {
+            recent_hashes_max: 65_536,
+            pending_blocks_max: 65_536,
+            removals_remembered_max: 1_024,
+        },
+        ingest_limits: ingest::Limits::default(),
+        clock: Arc::new(SystemClock),
+    }
+}

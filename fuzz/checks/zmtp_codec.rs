@@ -9,7 +9,7 @@ const LIMITS: Limits = Limits { frame_bytes_max: 256, message_bytes_max: 512, fr
 /// Never panics; limits hold; what is cut off was sent; pieces of any size give what the whole gives.
 ///
 /// The first byte chooses the size of the pieces.
-pub fn check(data: &[u8]) {
+pub(super) fn check(data: &[u8]) {
     let _ = Greeting::parse(data);
     let _ = Command::parse(data);
     let Some((&size, stream)) = data.split_first() else { return };

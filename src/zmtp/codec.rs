@@ -189,8 +189,9 @@ fn first_bytes_of_another_protocol(bytes: &[u8]) -> Option<CodecError> {
     }
 }
 
-/// The first bytes as text for a log line: ASCII as it is, anything else escaped.
-fn printable(bytes: &[u8]) -> String {
+/// The first bytes as text for a log line: ASCII as it is, anything else escaped. A peer cannot make it long.
+#[must_use]
+pub fn printable(bytes: &[u8]) -> String {
     const SHOWN: usize = 24;
     bytes[..bytes.len().min(SHOWN)].escape_ascii().to_string()
 }

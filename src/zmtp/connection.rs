@@ -6,6 +6,7 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context as TaskContext, Poll, ready};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
@@ -114,12 +115,14 @@ impl Connection {
         let (socket, address) = socket::connect(endpoint.target(), &options.timing, lookup).await?;
         let mut connection = Self::new(socket, options);
         let limit = options.timing.handshake;
-        match timeout(limit, connection.shake_hands(role, &options.topics)).await {
-            Ok(done) => done?,
-            Err(_) => {
-                return Err(Error::HandshakeTimeout { address, limit, stage: connection.stage.awaited() });
-            }
+        let done = match timeout(limit, connection.shake_hands(role, &options.topics)).await {
+            Ok(done) => done,
+            Err(_) => Err(Error::HandshakeTimeout { address, limit, stage: connection.stage.awaited() }),
+        };
+        if done.is_err() {
+            lookup.pass_over();
         }
+        done?;
         connection.clock.start();
         Ok(connection)
     }
@@ -344,11 +347,9 @@ fn check_ready(item: &Item, role: Role) -> Result<(), Error> {
     };
     match Command::parse(body)? {
         Command::Ready { socket_type: Some(theirs) } if role.accepts(theirs) => Ok(()),
-        Command::Ready { socket_type: Some(theirs) } => Err(Error::SocketType {
-            ours: role.name(),
-            theirs: theirs.escape_ascii().to_string(),
-            needed: role.needed(),
-        }),
+        Command::Ready { socket_type: Some(theirs) } => {
+            Err(Error::SocketType { ours: role.name(), theirs: codec::printable(theirs), needed: role.needed() })
+        }
         Command::Ready { socket_type: None } => Err(codec::CodecError::Malformed("READY names no socket type").into()),
         Command::Error { reason } => Err(Error::Peer(reason.escape_ascii().to_string())),
         Command::Ping { .. } | Command::Pong | Command::Unknown => {
@@ -388,6 +389,8 @@ struct Clock {
 impl Clock {
     fn new(timing: Timing) -> Self {
         let now = Instant::now();
+        // Zero would make a clock that never rests.
+        let timing = Timing { ping_interval: timing.ping_interval.max(Duration::from_millis(1)), ..timing };
         let ping_at = now + timing.ping_interval;
         Self {
             timing,

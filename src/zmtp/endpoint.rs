@@ -182,11 +182,20 @@ impl fmt::Debug for Context {
 pub(super) struct Lookup {
     context: Context,
     running: Option<JoinHandle<io::Result<Vec<SocketAddr>>>>,
+    /// How many addresses to pass over: behind them somebody answered who is no publisher.
+    passed_over: usize,
 }
 
 impl Lookup {
     pub(super) fn new(context: Context) -> Self {
-        Self { context, running: None }
+        Self { context, running: None, passed_over: 0 }
+    }
+
+    /// The first address of the last answer is connected but not ours: the next answer begins with the one behind it.
+    ///
+    /// Without it a name with two addresses would end at the same stranger for ever.
+    pub(super) fn pass_over(&mut self) {
+        self.passed_over = self.passed_over.wrapping_add(1);
     }
 
     /// The addresses of `host`, at least one, within `limit`.
@@ -203,7 +212,11 @@ impl Lookup {
             Ok(addresses) if addresses.is_empty() => {
                 Err(Error::Resolve { host: host.to_owned(), source: io::Error::other("no addresses") })
             }
-            Ok(addresses) => Ok(addresses),
+            Ok(mut addresses) => {
+                let first = self.passed_over % addresses.len();
+                addresses.rotate_left(first);
+                Ok(addresses)
+            }
             Err(source) => Err(Error::Resolve { host: host.to_owned(), source }),
         }
     }

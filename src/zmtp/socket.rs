@@ -134,3 +134,37 @@ fn tune(stream: &TcpStream, timing: &Timing) {
         tracing::debug!(%error, "socket options not set");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::zmtp::Context;
+
+    #[tokio::test]
+    async fn a_tcp_connection_is_watched_by_the_system_too() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let target = Target::Tcp { host: "127.0.0.1".to_owned(), port };
+        let mut lookup = Lookup::new(Context::new(1));
+        let (socket, address) = connect(&target, &Timing::default(), &mut lookup).await.unwrap();
+        assert_eq!(address, format!("127.0.0.1:{port}"));
+        let Socket::Tcp(stream) = socket else { panic!("not tcp") };
+        let options = SockRef::from(&stream);
+        assert!(options.keepalive().unwrap());
+        assert_eq!(options.tcp_keepalive_time().unwrap(), Duration::from_secs(15));
+        assert_eq!(options.tcp_keepalive_interval().unwrap(), Duration::from_secs(5));
+        assert_eq!(options.tcp_keepalive_retries().unwrap(), 3);
+        #[cfg(target_os = "linux")]
+        assert_eq!(options.tcp_user_timeout().unwrap(), Some(Duration::from_secs(30)));
+        assert!(stream.nodelay().unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_missing_ipc_socket_is_named() {
+        let error = connect_unix("/nonexistent/kv.sock", Duration::from_secs(1)).await.unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "failed to connect to /nonexistent/kv.sock: No such file or directory (os error 2)"
+        );
+    }
+}

@@ -1,7 +1,5 @@
 //! One connection against a scripted peer on the other end of a socket pair.
 
-use std::time::Duration;
-
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 

@@ -83,6 +83,19 @@ async fn the_first_address_that_answers_is_taken() {
     heard(&mut subscriber, DEADLINE, || publish(&socket, "", 1)).await;
 }
 
+/// A name whose first address belongs to somebody else, who accepts connections.
+#[tokio::test]
+async fn a_stranger_at_the_first_address_does_not_hide_the_publisher() {
+    let (_stranger, address) = libzmq(zmq::ROUTER, "tcp://127.41.0.8:*").await;
+    let first: SocketAddr = address.strip_prefix("tcp://").unwrap().parse().unwrap();
+    let (socket, address) = libzmq(zmq::PUB, "tcp://127.41.0.9:*").await;
+    let second: SocketAddr = address.strip_prefix("tcp://").unwrap().parse().unwrap();
+    let context = Context::with_resolver(1, move |_, _| Ok(vec![first, second]));
+    let mut subscriber = Subscriber::new(endpoint("tcp://pod:1"), options(quick(), &[]), context);
+    assert!(loss(&mut subscriber).await.starts_with("peer is a ROUTER socket"));
+    heard(&mut subscriber, DEADLINE, || publish(&socket, "", 1)).await;
+}
+
 #[tokio::test]
 async fn a_real_name_is_resolved_by_the_system() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

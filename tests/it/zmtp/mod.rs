@@ -1,10 +1,13 @@
 //! The room `zmtp` against real sockets: libzmq, the crate `zeromq`, and peers that misbehave.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
 mod evil;
 mod fuzz;
 mod interop;
 mod life;
 mod peer;
+mod process;
 mod scale;
 
 use std::future::Future;
@@ -72,9 +75,8 @@ async fn heard(subscriber: &mut Subscriber, limit: Duration, mut publish: impl F
     let listen = async {
         loop {
             publish();
-            match timeout(POLL, subscriber.next()).await {
-                Ok(SubEvent::Message(message)) => return message,
-                Ok(_) | Err(_) => {}
+            if let Ok(SubEvent::Message(message)) = timeout(POLL, subscriber.next()).await {
+                return message;
             }
         }
     };

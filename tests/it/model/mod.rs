@@ -8,11 +8,13 @@
 //! * `histories` makes histories, `properties` plays them to the model and to the index and compares after each step;
 //! * `recorded` plays recorded engine streams and golden cases without sockets;
 //! * `directed` holds the rules whose exact moment a random history would rarely meet;
+//! * `concurrent` asks while another thread writes;
 //! * `churn` watches that content which nobody holds any more is given back.
 
 mod batches;
 mod check;
 mod churn;
+mod concurrent;
 mod directed;
 mod histories;
 mod properties;

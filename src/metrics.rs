@@ -120,7 +120,7 @@ impl Metrics {
     pub fn render(&self, samples: Vec<Sample>) -> Vec<u8> {
         let mut families = self.registry.gather();
         for family in &mut families {
-            family.mut_metric().retain(|metric| touched(metric));
+            family.mut_metric().retain(touched);
         }
         families.retain(|family| !family.get_metric().is_empty());
         families.extend(grouped(samples));

@@ -126,7 +126,6 @@ impl std::ops::Deref for AppState {
 }
 
 /// The whole API.
-#[must_use]
 pub fn router(state: AppState) -> Router {
     routes::router(state)
 }

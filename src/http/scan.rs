@@ -177,7 +177,7 @@ fn eight(word: u64) -> (u64, usize) {
     const ONES: u64 = 0x0101_0101_0101_0101;
     let low = word ^ (ONES * 0x30);
     // A byte is no digit if its high bit is set, or if adding 0x76 carries into it (values above 9).
-    let others = ((low & (ONES * 0x7f)) + ONES * 0x76 | low) & (ONES * 0x80);
+    let others = (((low & (ONES * 0x7f)) + ONES * 0x76) | low) & (ONES * 0x80);
     let digits = others.trailing_zeros() as usize / 8;
     if digits == 0 {
         return (0, 0);

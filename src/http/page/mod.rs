@@ -92,23 +92,23 @@ fn write_page(out: &mut String, view: &View) -> fmt::Result {
     if view.not_ready.is_empty() {
         out.push_str("<strong class=\"exact\">Ready.</strong></p>\n");
     } else {
-        write!(out, "<strong class=\"stale\">Not ready:</strong> {}</p>\n", Escaped(&view.not_ready.join("; ")))?;
+        writeln!(out, "<strong class=\"stale\">Not ready:</strong> {}</p>", Escaped(&view.not_ready.join("; ")))?;
     }
     indexes(out, &view.indexes)?;
     workers(out, view)?;
     if !view.peers.is_empty() {
         out.push_str("<h2>Peers</h2>\n<ul>\n");
         for url in &view.peers {
-            write!(out, "<li><code>{}</code></li>\n", Escaped(url))?;
+            writeln!(out, "<li><code>{}</code></li>", Escaped(url))?;
         }
         out.push_str("</ul>\n");
     }
     out.push_str("<h2>API</h2>\n<ul>\n");
     for path in &view.paths {
         if LINKS.contains(path) {
-            write!(out, "<li><a href=\"{path}\"><code>{path}</code></a></li>\n")?;
+            writeln!(out, "<li><a href=\"{path}\"><code>{path}</code></a></li>")?;
         } else if *path != "/" {
-            write!(out, "<li><code>POST {path}</code></li>\n")?;
+            writeln!(out, "<li><code>POST {path}</code></li>")?;
         }
     }
     out.push_str("</ul>\n</main>\n</body>\n</html>\n");
@@ -144,9 +144,9 @@ fn indexes(out: &mut String, rows: &[IndexRow]) -> fmt::Result {
         ],
     )?;
     for row in rows {
-        write!(
+        writeln!(
             out,
-            "<tr><td>{}</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>\n",
+            "<tr><td>{}</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>",
             Escaped(&row.model),
             Escaped(&row.tenant),
             row.block_size,
@@ -166,9 +166,9 @@ fn workers(out: &mut String, view: &View) -> fmt::Result {
         return Ok(());
     }
     if view.workers_total > view.workers.len() {
-        write!(
+        writeln!(
             out,
-            "<p class=\"note\">{} of {} ranks, troubled ones first; <a href=\"/workers\">/workers</a> has all.</p>\n",
+            "<p class=\"note\">{} of {} ranks, troubled ones first; <a href=\"/workers\">/workers</a> has all.</p>",
             view.workers.len(),
             view.workers_total
         )?;

@@ -11,6 +11,7 @@ mod golden_hashes;
 mod golden_http;
 mod golden_replay;
 mod harness;
+mod http;
 mod limits;
 mod model;
 mod tidy;

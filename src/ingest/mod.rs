@@ -4,10 +4,21 @@
 //! carries decisions to the index under its lock; `listener` and `replay` do the I/O. A listener knows nothing of the
 //! registry: it gets what it needs and gives back its last number when it ends.
 
+mod cursor;
+mod feed;
+mod held;
+mod listener;
+mod replay;
+mod rounds;
+mod sources;
+mod stream;
+
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::ids::Seq;
+pub use listener::{Command, Destination, Handle, Shared, StreamSpec, listener};
+pub use sources::{Sources, StreamId};
 
 /// State of a listener, as observed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,0 +1,499 @@
+//! The task of one stream: waits for messages, answers, commands and times, and carries out what the pure parts decide.
+//!
+//! Invariants: there is no queue between socket and index but the bounded one behind a replay; the report is published
+//! after the index shows what it says; when the task has ended, nothing more is written.
+
+use std::sync::Arc;
+
+use futures::StreamExt;
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::event::SkipReason;
+use crate::hash;
+use crate::ids::{DpRank, InstanceId, Seq};
+use crate::index::SharedIndex;
+use crate::ingest::feed::{Feed, FeedTarget, Target};
+use crate::ingest::replay::{self, Exchange, Item, Question};
+use crate::ingest::rounds::RoundEnd;
+use crate::ingest::sources::{Sources, StreamId};
+use crate::ingest::stream::{Bounds, Effect, Ms, Outcome, ReplayStep, Step, Stream};
+use crate::ingest::{Limits, Mark, SharedClock, Status, StreamReport};
+use crate::wire::{self, DecodeContext, ReplayAnswer};
+use crate::zmtp::{Context, Endpoint, Message, Options, SubEvent, Subscriber};
+
+/// Messages taken at one wake-up before other duties have their turn.
+const MESSAGES_PER_WAKE: usize = 64;
+
+/// Parts that all listeners of a process share.
+pub struct Shared {
+    /// How to connect.
+    pub options: Options,
+    /// Bounds of name look-ups.
+    pub context: Context,
+    /// Bounds and times.
+    pub limits: Limits,
+    /// For trust and lag.
+    pub clock: SharedClock,
+    /// Places for replays.
+    pub replays: Arc<Semaphore>,
+}
+
+impl Shared {
+    /// Shared parts with free places.
+    #[must_use]
+    pub fn new(options: Options, context: Context, limits: Limits, clock: SharedClock) -> Self {
+        Self { options, context, limits, clock, replays: Arc::new(Semaphore::new(limits.replays_max)) }
+    }
+}
+
+/// What one stream feeds, and how.
+pub struct StreamSpec {
+    /// Number of the stream.
+    pub id: StreamId,
+    /// The instance that its owners belong to.
+    pub instance: InstanceId,
+    /// The publisher.
+    pub endpoint: Endpoint,
+    /// The publisher's replay socket.
+    pub replay_endpoint: Option<Endpoint>,
+    /// Prefix of the topics to hear; none: what [`Options::topics`] says.
+    pub topic: Option<String>,
+    /// LoRA name of events that name none.
+    pub default_lora: Option<String>,
+    /// Registered ranks; the index knows them.
+    pub ranks: Vec<DpRank>,
+    /// Last batch of an earlier registration: only to recognise a restart.
+    pub remembered: Option<Mark>,
+    /// One replay at a time per worker.
+    pub turn: Arc<Semaphore>,
+}
+
+/// Where a stream writes.
+#[derive(Clone)]
+pub struct Destination {
+    /// The index.
+    pub index: Arc<SharedIndex>,
+    /// Who feeds whom in it.
+    pub sources: Arc<Sources>,
+}
+
+/// What a running listener can be told. Each is answered once it is done.
+#[derive(Debug)]
+pub enum Command {
+    /// Feed one more rank, which the index knows.
+    AddRank(DpRank, oneshot::Sender<()>),
+    /// Write nothing more for a rank.
+    RemoveRank(DpRank, oneshot::Sender<()>),
+    /// Another replay endpoint, or none.
+    SetReplay(Option<Endpoint>, oneshot::Sender<()>),
+    /// Close the socket.
+    Pause(oneshot::Sender<()>),
+    /// Connect again.
+    Resume(oneshot::Sender<()>),
+}
+
+/// The outside of a listener.
+#[derive(Clone)]
+pub struct Handle {
+    report: Arc<Mutex<StreamReport>>,
+    commands: mpsc::Sender<Command>,
+}
+
+impl Handle {
+    /// What the stream has observed.
+    #[must_use]
+    pub fn report(&self) -> StreamReport {
+        self.report.lock().clone()
+    }
+
+    /// True if both are handles of one listener.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.report, &other.report)
+    }
+
+    /// Tells the listener something and waits until it is done, or the listener has ended.
+    pub async fn tell(&self, command: impl FnOnce(oneshot::Sender<()>) -> Command) {
+        let (done, wait) = oneshot::channel();
+        if self.commands.send(command(done)).await.is_ok() {
+            // An error means that the listener has ended meanwhile: then there is nothing left to do.
+            let _ended = wait.await;
+        }
+    }
+}
+
+/// A listener that has not begun. Its future ends after `stop` is cancelled and gives the last batch applied.
+pub fn listener(
+    shared: Arc<Shared>,
+    to: Destination,
+    spec: StreamSpec,
+    stop: CancellationToken,
+) -> (Handle, impl Future<Output = Option<Mark>> + Send) {
+    let (commands, inbox) = mpsc::channel(8);
+    let report = Arc::new(Mutex::new(StreamReport::default()));
+    let handle = Handle { report: Arc::clone(&report), commands };
+    let task = Task::new(shared, to, spec, report);
+    (handle, task.run(inbox, stop))
+}
+
+struct Task {
+    shared: Arc<Shared>,
+    endpoint: Endpoint,
+    replay_endpoint: Option<Endpoint>,
+    topic: Option<String>,
+    turn: Arc<Semaphore>,
+    remembered: Option<Mark>,
+    stream: Stream,
+    feed: Feed,
+    subscriber: Option<Subscriber>,
+    exchange: Option<Exchange>,
+    report: StreamReport,
+    published: Arc<Mutex<StreamReport>>,
+    origin: Instant,
+}
+
+enum Wake {
+    Stop,
+    Command(Command),
+    Live(SubEvent),
+    Replay(Item),
+    Release,
+    Timer,
+}
+
+impl Task {
+    fn new(shared: Arc<Shared>, to: Destination, spec: StreamSpec, published: Arc<Mutex<StreamReport>>) -> Self {
+        let decode = DecodeContext {
+            block_size: to.index.block_size(),
+            default_lora: spec.default_lora.as_deref().and_then(hash::lora_name),
+        };
+        let (id, instance) = (spec.id, spec.instance);
+        let mut feed = Feed::new(FeedTarget { index: to.index, sources: to.sources, stream: id, instance, decode });
+        for rank in spec.ranks {
+            feed.add_rank(rank, shared.clock.now_ms());
+        }
+        let stream = Stream::new(bounds(&shared.limits), spec.replay_endpoint.is_some(), spec.remembered);
+        let mut task = Self {
+            shared,
+            endpoint: spec.endpoint,
+            replay_endpoint: spec.replay_endpoint,
+            topic: spec.topic,
+            turn: spec.turn,
+            remembered: spec.remembered,
+            stream,
+            feed,
+            subscriber: None,
+            exchange: None,
+            report: StreamReport::default(),
+            published,
+            origin: Instant::now(),
+        };
+        task.open();
+        task
+    }
+
+    async fn run(mut self, mut inbox: mpsc::Receiver<Command>, stop: CancellationToken) -> Option<Mark> {
+        let mut guard = EndGuard { report: Arc::clone(&self.published), armed: true };
+        loop {
+            tokio::task::consume_budget().await;
+            match self.wake(&mut inbox, &stop).await {
+                Wake::Stop => break,
+                Wake::Command(command) => self.command(command),
+                Wake::Live(event) => self.live(event),
+                Wake::Replay(item) => self.replayed(item),
+                Wake::Release => self.release(),
+                Wake::Timer => {
+                    let now = self.now();
+                    self.stream.timer(now);
+                }
+            }
+            self.finish_wake();
+        }
+        guard.armed = false;
+        self.stream.last().or(self.remembered)
+    }
+
+    async fn wake(&mut self, inbox: &mut mpsc::Receiver<Command>, stop: &CancellationToken) -> Wake {
+        let deadline = self.stream.deadline().map(|at| self.origin + std::time::Duration::from_millis(at));
+        let can_release = self.stream.can_release();
+        let (subscriber, exchange) = (&mut self.subscriber, &mut self.exchange);
+        // The end first, then commands: both must get through however busy the publisher is. The rest in random order,
+        // so that neither live traffic nor a replay starves the other.
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => Wake::Stop,
+            Some(command) = inbox.recv() => Wake::Command(command),
+            wake = async {
+                tokio::select! {
+                    event = next_live(subscriber) => Wake::Live(event),
+                    item = next_replayed(exchange) => Wake::Replay(item),
+                    () = std::future::ready(()), if can_release => Wake::Release,
+                    () = until(deadline) => Wake::Timer,
+                }
+            } => wake,
+        }
+    }
+
+    fn live(&mut self, event: SubEvent) {
+        match event {
+            SubEvent::Connected => {
+                self.report.status = Status::Active;
+                self.report.last_error = None;
+                self.report.connects += 1;
+                self.report.settled |= self.replay_endpoint.is_none();
+                tracing::info!(endpoint = self.endpoint.as_str(), "connected");
+                let now = self.now();
+                self.stream.connected(now);
+            }
+            SubEvent::Disconnected { error } => {
+                if self.report.status == Status::Active {
+                    tracing::warn!(endpoint = self.endpoint.as_str(), %error, "connection lost");
+                }
+                self.report.status = Status::Pending;
+                self.report.last_error = Some(error);
+                self.stream.disconnected();
+            }
+            SubEvent::Message(message) => {
+                self.message(&message);
+                for _ in 1..MESSAGES_PER_WAKE {
+                    let Some(message) = self.subscriber.as_mut().and_then(Subscriber::try_next) else {
+                        break;
+                    };
+                    self.message(&message);
+                }
+            }
+        }
+    }
+
+    fn message(&mut self, message: &Message) {
+        let (now, now_ms) = (self.now(), self.shared.clock.now_ms());
+        let frames: SmallVec<[&[u8]; 4]> = message.frames.iter().map(|frame| &frame[..]).collect();
+        let (seq, payload) = match wire::live_message(&frames) {
+            Ok(message) => message,
+            Err(reason) => {
+                self.report.malformed += 1;
+                self.feed.skip(reason, Target::All);
+                self.stream.malformed(now);
+                return;
+            }
+        };
+        self.report.last_event_ms = Some(now_ms);
+        let step = self.stream.message(seq, payload, now);
+        self.perform_effects();
+        match step {
+            Step::Apply => self.apply(seq, payload, now_ms),
+            Step::Duplicate => self.report.duplicates += 1,
+            Step::Held => {}
+        }
+        self.stream.advance(now);
+        self.perform_effects();
+    }
+
+    fn apply(&mut self, seq: Seq, payload: &[u8], now_ms: u64) {
+        self.report.settled = true;
+        if let Some(timestamp_ms) = self.feed.batch(seq, payload, Target::All, now_ms) {
+            self.report.lag_ms = Some(now_ms.saturating_sub(timestamp_ms));
+        }
+    }
+
+    fn release(&mut self) {
+        let (now, now_ms) = (self.now(), self.shared.clock.now_ms());
+        for _ in 0..MESSAGES_PER_WAKE {
+            let batch = self.stream.release(now);
+            self.perform_effects();
+            let Some(batch) = batch else {
+                break;
+            };
+            self.apply(batch.mark.seq, &batch.payload, now_ms);
+        }
+    }
+
+    fn replayed(&mut self, item: Item) {
+        let (now, now_ms) = (self.now(), self.shared.clock.now_ms());
+        match item {
+            Item::Begun => self.stream.round_begun(now),
+            Item::Failed(error) => {
+                tracing::debug!(endpoint = self.endpoint.as_str(), %error, "replay connection failed");
+                self.stream.round_over(RoundEnd::Failed, now);
+            }
+            Item::Answer(message) => {
+                let frames: SmallVec<[&[u8]; 4]> = message.frames.iter().map(|frame| &frame[..]).collect();
+                match wire::replay_answer(&frames) {
+                    Ok(ReplayAnswer::End) => self.stream.round_over(RoundEnd::Marker, now),
+                    Err(SkipReason::MalformedFrames | _) => self.stream.round_over(RoundEnd::Failed, now),
+                    Ok(ReplayAnswer::Batch { seq, payload }) => {
+                        let mark = Mark { seq, payload_hash: wire::payload_hash(payload) };
+                        let step = self.stream.answer(mark, now);
+                        self.perform_effects();
+                        match step {
+                            ReplayStep::Drop => {}
+                            ReplayStep::Apply => {
+                                self.feed.batch(seq, payload, Target::All, now_ms);
+                            }
+                            ReplayStep::ApplyToJoining => {
+                                self.feed.batch(seq, payload, Target::Joining, now_ms);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn command(&mut self, command: Command) {
+        let (now, now_ms) = (self.now(), self.shared.clock.now_ms());
+        self.feed.flush(now_ms);
+        let done = match command {
+            Command::AddRank(rank, done) => {
+                if !self.feed.add_rank(rank, now_ms) {
+                    self.stream.join(rank);
+                }
+                done
+            }
+            Command::RemoveRank(rank, done) => {
+                self.stream.leave(rank);
+                self.feed.remove_rank(rank);
+                done
+            }
+            Command::SetReplay(endpoint, done) => {
+                self.replay_endpoint = endpoint;
+                self.stream.set_replay(self.replay_endpoint.is_some(), now);
+                done
+            }
+            Command::Pause(done) => {
+                self.subscriber = None;
+                self.report.status = Status::Paused;
+                self.stream.paused();
+                done
+            }
+            Command::Resume(done) => {
+                self.report.status = Status::Pending;
+                self.report.last_error = None;
+                self.open();
+                done
+            }
+        };
+        self.finish_wake();
+        // Whoever asked may have gone; the work is done all the same.
+        let _asker_gone = done.send(());
+    }
+
+    /// Starts what waits, carries everything out, and shows it.
+    fn finish_wake(&mut self) {
+        let (now, now_ms) = (self.now(), self.shared.clock.now_ms());
+        self.perform_effects();
+        self.stream.advance(now);
+        self.perform_effects();
+        self.feed.flush(now_ms);
+        if self.stream.has_holes() && !self.feed.misses_batches() {
+            self.stream.healed();
+        }
+        self.report.last_seq = self.stream.last().map(|mark| mark.seq);
+        self.report.replaying = self.stream.is_replaying();
+        self.published.lock().clone_from(&self.report);
+    }
+
+    fn perform_effects(&mut self) {
+        for effect in self.stream.take_effects() {
+            match effect {
+                Effect::StartReplay { from } => {
+                    self.exchange = self.replay_endpoint.clone().map(|endpoint| {
+                        let (shared, turn) = (Arc::clone(&self.shared), Arc::clone(&self.turn));
+                        replay::exchange(Question { endpoint, from, shared, turn })
+                    });
+                }
+                Effect::StopReplay => self.exchange = None,
+                Effect::ReplayEnded(outcome) => {
+                    self.report.settled = true;
+                    match outcome {
+                        Outcome::Complete => self.report.replays_complete += 1,
+                        Outcome::Incomplete => self.report.replays_incomplete += 1,
+                        Outcome::Failed => self.report.replays_failed += 1,
+                    }
+                    tracing::info!(endpoint = self.endpoint.as_str(), ?outcome, "replay ended");
+                }
+                Effect::Restarted => {
+                    self.report.restarts += 1;
+                    tracing::warn!(endpoint = self.endpoint.as_str(), "publisher restarted");
+                }
+                Effect::Lost { missing } => {
+                    self.report.missing_batches = self.report.missing_batches.saturating_add(missing);
+                    tracing::warn!(endpoint = self.endpoint.as_str(), missing, "batches are missing");
+                }
+                Effect::GapSeen => self.report.gaps += 1,
+                Effect::DuplicateReleased => self.report.duplicates += 1,
+                _ => {}
+            }
+            self.feed.effect(effect);
+        }
+    }
+
+    fn open(&mut self) {
+        let mut options = self.shared.options.clone();
+        if let Some(topic) = &self.topic {
+            options.topics = vec![topic.clone().into()];
+        }
+        self.subscriber = Some(Subscriber::new(self.endpoint.clone(), options, self.shared.context.clone()));
+    }
+
+    fn now(&self) -> Ms {
+        Ms::try_from(self.origin.elapsed().as_millis()).unwrap_or(Ms::MAX)
+    }
+}
+
+/// Shows that a listener ended without being told to: a fault of ours.
+struct EndGuard {
+    report: Arc<Mutex<StreamReport>>,
+    armed: bool,
+}
+
+impl Drop for EndGuard {
+    fn drop(&mut self) {
+        if self.armed {
+            let mut report = self.report.lock();
+            report.status = Status::Failed;
+            report.last_error = Some("listener ended unexpectedly".into());
+        }
+    }
+}
+
+async fn next_live(subscriber: &mut Option<Subscriber>) -> SubEvent {
+    match subscriber {
+        Some(subscriber) => subscriber.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn next_replayed(exchange: &mut Option<Exchange>) -> Item {
+    let item = match exchange {
+        Some(exchange) => exchange.next().await,
+        None => None,
+    };
+    match item {
+        Some(item) => item,
+        None => std::future::pending().await,
+    }
+}
+
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn bounds(limits: &Limits) -> Bounds {
+    let ms = |duration: std::time::Duration| Ms::try_from(duration.as_millis()).unwrap_or(Ms::MAX);
+    Bounds {
+        held_bytes_max: limits.held_bytes_max,
+        held_batches_max: limits.held_batches_max,
+        silence_ms: ms(limits.silence),
+        idle_ms: ms(limits.replay_idle),
+        repair_min_ms: ms(limits.repair_min),
+        repair_max_ms: ms(limits.repair_max),
+    }
+}

@@ -1,0 +1,237 @@
+//! The operations of a registry, one after the other.
+
+use std::collections::BTreeMap;
+
+use crate::ids::{DpRank, IndexKey, InstanceId, Owner, Source};
+use crate::ingest::{Command, Handle, Status};
+use crate::registry::core::{Core, refuse_foreign};
+use crate::registry::state::{StreamEntry, Worker};
+use crate::registry::{Converged, Error, Unregister, WorkerSpec};
+
+/// What a registration did.
+enum Registered {
+    Unchanged,
+    Added,
+    Replaced,
+}
+
+/// How a registration differs from the one that is there.
+#[derive(Debug, PartialEq, Eq)]
+enum Difference {
+    None,
+    /// Blocks and connection stay.
+    Small,
+    /// Unregister and register.
+    Whole,
+}
+
+impl Core {
+    pub(super) async fn register(&self, spec: WorkerSpec, source: Source, replace: bool) -> Result<(), Error> {
+        let _gate = self.gate.lock().await;
+        self.register_gated(spec, source, replace).await.map(|_| ())
+    }
+
+    pub(super) async fn unregister(&self, what: Unregister) -> Result<Vec<(IndexKey, Owner)>, Error> {
+        let _gate = self.gate.lock().await;
+        if self.state.read().closing {
+            return Err(Error::ShuttingDown);
+        }
+        let gone = self.matching(&what)?;
+        for (key, owners) in &gone {
+            self.remove(key, owners).await;
+        }
+        Ok(gone
+            .into_iter()
+            .flat_map(|(key, owners)| owners.into_iter().map(move |owner| (key.clone(), owner)))
+            .collect())
+    }
+
+    pub(super) async fn converge(&self, source: Source, desired: BTreeMap<(IndexKey, Owner), WorkerSpec>) -> Converged {
+        let _gate = self.gate.lock().await;
+        let mut outcome = Converged::default();
+        let surplus: Vec<Worker> = {
+            let state = self.state.read();
+            let of_source = state.workers().filter(|worker| worker.source == source);
+            let undesired =
+                |worker: &&Worker| !desired.contains_key(&(worker.spec.key.clone(), worker.spec.owner.clone()));
+            of_source.filter(undesired).cloned().collect()
+        };
+        for worker in surplus {
+            self.withdraw(worker, &mut outcome).await;
+        }
+        for ((_, owner), spec) in desired {
+            match self.register_gated(spec, source, true).await {
+                Ok(Registered::Unchanged) => {}
+                Ok(Registered::Added) => outcome.added.push(owner),
+                Ok(Registered::Replaced) => outcome.replaced.push(owner),
+                Err(error) => outcome.failed.push((owner, error)),
+            }
+        }
+        outcome
+    }
+
+    pub(super) async fn pause(&self, instance: &InstanceId, rank: Option<DpRank>) -> Result<(), Error> {
+        let _gate = self.gate.lock().await;
+        for handle in self.listeners(instance, rank, "paused", &[Status::Pending, Status::Active])? {
+            handle.tell(Command::Pause).await;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn resume(&self, instance: &InstanceId, rank: Option<DpRank>) -> Result<(), Error> {
+        let _gate = self.gate.lock().await;
+        for handle in self.listeners(instance, rank, "resumed", &[Status::Paused, Status::Failed])? {
+            handle.tell(Command::Resume).await;
+        }
+        Ok(())
+    }
+
+    async fn register_gated(&self, spec: WorkerSpec, source: Source, replace: bool) -> Result<Registered, Error> {
+        if self.state.read().closing {
+            return Err(Error::ShuttingDown);
+        }
+        let known = self.state.read().worker(&spec.key, &spec.owner).cloned();
+        let Some(known) = known else {
+            self.check_block_size(&spec)?;
+            self.add(Worker { spec, source, superseded: None }).await;
+            return Ok(Registered::Added);
+        };
+        let difference = difference(&known.spec, &spec);
+        let supersedes = source == Source::Kubernetes && known.source != Source::Kubernetes;
+        if difference == Difference::None && !supersedes {
+            return Ok(Registered::Unchanged);
+        }
+        refuse_foreign(&known, source)?;
+        let superseded =
+            if supersedes { Some(Box::new((known.spec.clone(), known.source))) } else { known.superseded.clone() };
+        if !replace && !supersedes {
+            if known.spec.block_size != spec.block_size {
+                self.check_block_size(&spec)?;
+            }
+            let Owner { instance, rank } = spec.owner;
+            return Err(Error::AlreadyRegistered { instance, rank });
+        }
+        let worker = Worker { spec, source, superseded };
+        self.replace(known, worker, difference).await
+    }
+
+    async fn replace(&self, known: Worker, worker: Worker, difference: Difference) -> Result<Registered, Error> {
+        let (key, owner) = (known.spec.key.clone(), known.spec.owner.clone());
+        if difference == Difference::Whole {
+            let alone = self.state.read().indexes.get(&key).is_some_and(|entry| {
+                entry.instances.len() == 1 && entry.instances.values().all(|instance| instance.ranks.len() == 1)
+            });
+            if !alone {
+                self.check_block_size(&worker.spec)?;
+            }
+            self.remove(&key, std::slice::from_ref(&owner)).await;
+            self.add(worker).await;
+            return Ok(Registered::Replaced);
+        }
+        let endpoint = worker.spec.replay_endpoint.clone();
+        let moved = endpoint != known.spec.replay_endpoint;
+        let handle = {
+            let mut state = self.state.write();
+            let handle = state.stream(&worker.spec).and_then(StreamEntry::handle);
+            if let Some(place) = state.worker_mut(&key, &owner) {
+                *place = worker;
+            }
+            handle
+        };
+        if let (true, Some(handle)) = (moved, handle) {
+            handle.tell(|done| Command::SetReplay(endpoint, done)).await;
+        }
+        Ok(Registered::Replaced)
+    }
+
+    /// Removes a worker of a source; what it had superseded comes back.
+    async fn withdraw(&self, worker: Worker, outcome: &mut Converged) {
+        let owner = worker.spec.owner.clone();
+        match worker.superseded.clone().map(|superseded| *superseded) {
+            None => self.remove(&worker.spec.key, std::slice::from_ref(&owner)).await,
+            Some((spec, source)) => {
+                let difference = difference(&worker.spec, &spec);
+                if let Err(error) = self.replace(worker, Worker { spec, source, superseded: None }, difference).await {
+                    tracing::warn!(%owner, %error, "superseded registration could not return");
+                    outcome.failed.push((owner.clone(), error));
+                }
+            }
+        }
+        outcome.removed.push(owner);
+    }
+
+    /// Registered owners that an unregistration names, by index.
+    fn matching(&self, what: &Unregister) -> Result<BTreeMap<IndexKey, Vec<Owner>>, Error> {
+        let state = self.state.read();
+        let mut found: BTreeMap<IndexKey, Vec<Owner>> = BTreeMap::new();
+        let mut instance_seen = false;
+        let in_scope =
+            |key: &IndexKey| key.model == what.model && what.tenant.as_ref().is_none_or(|tenant| *tenant == key.tenant);
+        for worker in state.workers().filter(|worker| in_scope(&worker.spec.key)) {
+            if worker.spec.owner.instance != what.instance {
+                continue;
+            }
+            instance_seen = true;
+            if what.rank.is_none_or(|rank| rank == worker.spec.owner.rank) {
+                refuse_foreign(worker, Source::Manual)?;
+                found.entry(worker.spec.key.clone()).or_default().push(worker.spec.owner.clone());
+            }
+        }
+        match what.rank {
+            _ if !instance_seen => Err(Error::UnknownInstance(what.instance.clone())),
+            Some(rank) if found.is_empty() => Err(Error::UnknownRank { instance: what.instance.clone(), rank }),
+            _ => Ok(found),
+        }
+    }
+
+    /// Listeners of an instance in all indexes, if all are in one of the `allowed` states. One per stream.
+    fn listeners(
+        &self,
+        instance: &InstanceId,
+        rank: Option<DpRank>,
+        verb: &'static str,
+        allowed: &[Status],
+    ) -> Result<Vec<Handle>, Error> {
+        let state = self.state.read();
+        if state.closing {
+            return Err(Error::ShuttingDown);
+        }
+        let workers: Vec<_> = state.workers().filter(|worker| worker.spec.owner.instance == *instance).collect();
+        if workers.is_empty() {
+            return Err(Error::UnknownInstance(instance.clone()));
+        }
+        let mut handles: Vec<Handle> = Vec::new();
+        let mut rank_seen = false;
+        for worker in workers.into_iter().filter(|worker| rank.is_none_or(|rank| rank == worker.spec.owner.rank)) {
+            rank_seen = true;
+            let Some(stream) = state.stream(&worker.spec) else {
+                continue;
+            };
+            let status = stream.report().status;
+            if !allowed.contains(&status) {
+                let Owner { instance, rank } = worker.spec.owner.clone();
+                return Err(Error::ListenerState { instance, rank, verb, status: status.as_str() });
+            }
+            handles.extend(stream.handle().filter(|handle| !handles.iter().any(|other| other.is_same(handle))));
+        }
+        match rank {
+            Some(rank) if !rank_seen => Err(Error::UnknownRank { instance: instance.clone(), rank }),
+            _ => Ok(handles),
+        }
+    }
+}
+
+fn difference(known: &WorkerSpec, asked: &WorkerSpec) -> Difference {
+    let small = WorkerSpec {
+        replay_endpoint: known.replay_endpoint.clone(),
+        additional_salt: known.additional_salt.clone(),
+        ..asked.clone()
+    };
+    if known == asked {
+        Difference::None
+    } else if *known == small {
+        Difference::Small
+    } else {
+        Difference::Whole
+    }
+}

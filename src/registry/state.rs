@@ -1,0 +1,153 @@
+//! What is registered, as plain data. Transitions are small and complete; nothing here waits.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::ids::{DpRank, IndexKey, InstanceId, Owner, Source};
+use crate::ingest::{Destination, Handle, Mark, Status, StreamReport};
+use crate::registry::WorkerSpec;
+use crate::zmtp::Endpoint;
+
+/// Everything registered.
+#[derive(Default)]
+pub(super) struct State {
+    /// Indexes that have a registered worker.
+    pub(super) indexes: BTreeMap<IndexKey, IndexEntry>,
+    /// Registrations that shared an endpoint with another instance.
+    pub(super) shared_endpoints: u64,
+    /// No further registration.
+    pub(super) closing: bool,
+}
+
+/// One index and its workers.
+pub(super) struct IndexEntry {
+    /// The index, and who feeds whom in it.
+    pub(super) to: Destination,
+    /// Its instances, each with at least one rank.
+    pub(super) instances: BTreeMap<InstanceId, InstanceEntry>,
+}
+
+/// One instance of one index.
+pub(super) struct InstanceEntry {
+    /// Registered ranks.
+    pub(super) ranks: BTreeMap<DpRank, Worker>,
+    /// Streams that feed them.
+    pub(super) streams: HashMap<StreamKey, StreamEntry>,
+    /// One replay at a time.
+    pub(super) turn: Arc<Semaphore>,
+}
+
+/// One registration.
+#[derive(Clone)]
+pub(super) struct Worker {
+    pub(super) spec: WorkerSpec,
+    pub(super) source: Source,
+    /// A registration by hand that Kubernetes' own one has superseded.
+    pub(super) superseded: Option<Box<(WorkerSpec, Source)>>,
+}
+
+/// What makes two ranks of an instance share a connection.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct StreamKey {
+    endpoint: Endpoint,
+    topic: Option<String>,
+    default_lora: Option<String>,
+}
+
+/// A stream and its task.
+pub(super) enum StreamEntry {
+    /// A task runs, or has ended unexpectedly.
+    Running(Running),
+    /// The endpoint can never connect; says why.
+    Hopeless(String),
+}
+
+/// A running listener.
+pub(super) struct Running {
+    pub(super) handle: Handle,
+    pub(super) stop: CancellationToken,
+    pub(super) task: JoinHandle<Option<Mark>>,
+}
+
+impl StreamKey {
+    /// The stream of a registration.
+    pub(super) fn of(spec: &WorkerSpec) -> Self {
+        Self { endpoint: spec.endpoint.clone(), topic: spec.topic.clone(), default_lora: spec.default_lora.clone() }
+    }
+}
+
+impl StreamEntry {
+    /// What it has observed.
+    pub(super) fn report(&self) -> StreamReport {
+        match self {
+            Self::Running(running) => running.handle.report(),
+            Self::Hopeless(why) => StreamReport {
+                status: Status::Failed,
+                last_error: Some(why.clone()),
+                settled: true,
+                ..StreamReport::default()
+            },
+        }
+    }
+
+    /// The way to tell it something, if a task runs.
+    pub(super) fn handle(&self) -> Option<Handle> {
+        match self {
+            Self::Running(running) => Some(running.handle.clone()),
+            Self::Hopeless(_) => None,
+        }
+    }
+}
+
+impl Default for InstanceEntry {
+    fn default() -> Self {
+        Self { ranks: BTreeMap::new(), streams: HashMap::new(), turn: Arc::new(Semaphore::new(1)) }
+    }
+}
+
+impl State {
+    /// The registration of an owner.
+    pub(super) fn worker(&self, key: &IndexKey, owner: &Owner) -> Option<&Worker> {
+        self.indexes.get(key)?.instances.get(&owner.instance)?.ranks.get(&owner.rank)
+    }
+
+    /// The same, to change it.
+    pub(super) fn worker_mut(&mut self, key: &IndexKey, owner: &Owner) -> Option<&mut Worker> {
+        self.indexes.get_mut(key)?.instances.get_mut(&owner.instance)?.ranks.get_mut(&owner.rank)
+    }
+
+    /// The stream of a registration.
+    pub(super) fn stream(&self, spec: &WorkerSpec) -> Option<&StreamEntry> {
+        self.indexes.get(&spec.key)?.instances.get(&spec.owner.instance)?.streams.get(&StreamKey::of(spec))
+    }
+
+    /// The registrations that share the stream of one, itself included.
+    pub(super) fn sharers(&self, spec: &WorkerSpec) -> impl Iterator<Item = &Worker> {
+        let stream = StreamKey::of(spec);
+        let instance = self.indexes.get(&spec.key).and_then(|entry| entry.instances.get(&spec.owner.instance));
+        let ranks = instance.into_iter().flat_map(|entry| entry.ranks.values());
+        ranks.filter(move |worker| StreamKey::of(&worker.spec) == stream)
+    }
+
+    /// All registrations.
+    pub(super) fn workers(&self) -> impl Iterator<Item = &Worker> {
+        self.indexes.values().flat_map(|entry| entry.instances.values()).flat_map(|entry| entry.ranks.values())
+    }
+
+    /// Distinct instance ids.
+    pub(super) fn instance_count(&self) -> usize {
+        let ids: BTreeSet<_> = self.indexes.values().flat_map(|entry| entry.instances.keys()).collect();
+        ids.len()
+    }
+
+    /// Another instance that is registered with the same endpoint.
+    pub(super) fn shares_endpoint(&self, spec: &WorkerSpec) -> Option<InstanceId> {
+        self.workers()
+            .find(|worker| worker.spec.endpoint == spec.endpoint && worker.spec.owner.instance != spec.owner.instance)
+            .map(|worker| worker.spec.owner.instance.clone())
+    }
+}

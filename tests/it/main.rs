@@ -1,5 +1,6 @@
 //! All tests that need sockets or the whole service, in one binary.
 
+mod cli;
 mod engines;
 mod faults_http;
 mod faults_index;

@@ -48,9 +48,9 @@ pub struct SimArgs {
     /// Events port of the first rank; all ranks of all instances follow. 0 lets the system choose each
     #[arg(long, default_value_t = 5557)]
     pub port: u16,
-    /// Replay port of the first rank, likewise
-    #[arg(long, default_value_t = 6557)]
-    pub replay_port: u16,
+    /// Replay port of the first rank, likewise; without it 1000 above --port
+    #[arg(long)]
+    pub replay_port: Option<u16>,
     /// Bind no replay sockets
     #[arg(long)]
     pub no_replay: bool,
@@ -122,6 +122,8 @@ pub struct SimArgs {
 impl SimArgs {
     /// All ranks, in order of instance and rank.
     fn rank_specs(&self) -> Result<Vec<RankSpec>, Error> {
+        let above = || if self.port == 0 { Some(0) } else { self.port.checked_add(1000) };
+        let replay_port = self.replay_port.or_else(above).ok_or(Error::PortRange)?;
         let mut specs = vec![];
         for worker in 0..self.workers {
             let id = format!("{}{}", self.id_prefix, self.first_id.saturating_add(worker));
@@ -146,7 +148,7 @@ impl SimArgs {
                     publisher: PublisherSpec {
                         host: self.host,
                         port: port(self.port, position)?,
-                        replay_port: (!self.no_replay).then(|| port(self.replay_port, position)).transpose()?,
+                        replay_port: (!self.no_replay).then(|| port(replay_port, position)).transpose()?,
                         replay_batches: self.replay_batches,
                         replay_topic: self.replay_frames == 4,
                         topic: self.topic.clone(),

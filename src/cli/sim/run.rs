@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
@@ -140,6 +141,8 @@ impl Simulation<'_> {
     async fn serve(&mut self, args: &SimArgs, prompts: impl Iterator<Item = Prompt>) -> Result<(), Error> {
         let mut prompts = prompts.peekable();
         let mut lines = stdin_lines();
+        // One listener for the whole run: it keeps a signal that comes while a request is served.
+        let mut interrupts = signal(SignalKind::interrupt())?;
         let mut schedule = args.schedule.clone();
         schedule.sort_by_key(|scheduled| std::cmp::Reverse(scheduled.after));
         let start = Instant::now();
@@ -150,7 +153,7 @@ impl Simulation<'_> {
             // Stop first, then commands, then requests: a fast fleet must still listen.
             let command = tokio::select! {
                 biased;
-                _ = tokio::signal::ctrl_c() => return Ok(()),
+                _ = interrupts.recv() => return Ok(()),
                 () = sleep_until(at.unwrap_or(start)), if at.is_some() => {
                     schedule.pop().map(|scheduled| scheduled.command)
                 }

@@ -169,7 +169,7 @@ fn sources(folder: &str) -> Vec<PathBuf> {
     let mut files = vec![];
     let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)];
     while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).into_iter().flatten().map(Result::unwrap) {
+        for entry in fs::read_dir(folder).into_iter().flatten().map(|entry| entry.expect("the folder can be read")) {
             let path = entry.path();
             if path.is_dir() {
                 folders.push(path);
@@ -184,8 +184,8 @@ fn sources(folder: &str) -> Vec<PathBuf> {
 
 /// Path below `src` without `.rs`; the file `mod.rs` of a folder is the folder.
 fn place(file: &Path) -> String {
-    let below = file.strip_prefix(Path::new(env!("CARGO_MANIFEST_DIR")).join("src")).unwrap();
-    let text = below.with_extension("").to_str().unwrap().replace('\\', "/");
+    let below = file.strip_prefix(Path::new(env!("CARGO_MANIFEST_DIR")).join("src")).expect("a file of the project");
+    let text = below.with_extension("").to_str().expect("names are UTF-8").replace('\\', "/");
     text.strip_suffix("/mod").unwrap_or(&text).to_owned()
 }
 

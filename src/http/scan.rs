@@ -20,11 +20,16 @@ pub(crate) fn tokens(body: &[u8]) -> Option<Split<Vec<u8>>> {
     let start = array_of(body, b"token_ids")?;
     // A token of three digits and its comma take as much room as its four bytes; only shorter ones make the buffer grow.
     let mut numbers = Vec::with_capacity(body.len() - start);
-    let end = integers(body, start, |negative, value| {
+    let mut cursor = open(body, start)?;
+    while let Cursor::Element(at) = cursor {
+        let at = short_tokens::<false>(body, at, &mut numbers);
+        let at = space(body, short_tokens::<true>(body, at, &mut numbers));
+        let (negative, value, end) = integer(body, at)?;
         let token = u32::try_from(value).ok().filter(|_| !negative)?;
         numbers.extend_from_slice(&token.to_le_bytes());
-        Some(())
-    })?;
+        cursor = separator(body, end)?;
+    }
+    let Cursor::End(end) = cursor else { return None };
     Some(Split { numbers, rest: without(body, start, end) })
 }
 
@@ -32,15 +37,17 @@ pub(crate) fn tokens(body: &[u8]) -> Option<Split<Vec<u8>>> {
 pub(crate) fn hashes(body: &[u8]) -> Option<Split<Vec<LocalHash>>> {
     let start = array_of(body, b"block_hashes")?;
     let mut numbers = Vec::with_capacity((body.len() - start) / 16);
-    let end = integers(body, start, |negative, value| {
-        let bits = match negative {
+    let mut cursor = open(body, start)?;
+    while let Cursor::Element(at) = cursor {
+        let (negative, value, end) = integer(body, at)?;
+        numbers.push(LocalHash(match negative {
             false => value,
             true if value <= 1 << 63 && value > 0 => value.wrapping_neg(),
             true => return None,
-        };
-        numbers.push(LocalHash(bits));
-        Some(())
-    })?;
+        }));
+        cursor = separator(body, end)?;
+    }
+    let Cursor::End(end) = cursor else { return None };
     Some(Split { numbers, rest: without(body, start, end) })
 }
 
@@ -128,33 +135,52 @@ fn value(body: &[u8], mut at: usize) -> Option<usize> {
     }
 }
 
-/// Calls `take(negative, magnitude)` for each integer of the array that begins at `start`; the end of the array.
-fn integers(body: &[u8], start: usize, mut take: impl FnMut(bool, u64) -> Option<()>) -> Option<usize> {
-    let mut at = space(body, start + 1);
-    if *body.get(at)? == b']' {
-        return Some(at + 1);
+/// Where the scanner stands inside an array.
+enum Cursor {
+    /// An element begins here.
+    Element(usize),
+    /// The array ended just before.
+    End(usize),
+}
+
+/// First position in the array that begins at `start`.
+fn open(body: &[u8], start: usize) -> Option<Cursor> {
+    let at = space(body, start + 1);
+    Some(if *body.get(at)? == b']' { Cursor::End(at + 1) } else { Cursor::Element(at) })
+}
+
+/// What follows an element that ended at `at`.
+fn separator(body: &[u8], at: usize) -> Option<Cursor> {
+    let at = space(body, at);
+    match *body.get(at)? {
+        b',' => Some(Cursor::Element(space(body, at + 1))),
+        b']' => Some(Cursor::End(at + 1)),
+        _ => None,
     }
-    loop {
-        let negative = *body.get(at)? == b'-';
-        let (value, end) = magnitude(body, at + usize::from(negative))?;
-        take(negative, value)?;
-        at = end;
-        let mut next = *body.get(at)?;
-        if next != b',' && next != b']' {
-            at = space(body, at);
-            next = *body.get(at)?;
+}
+
+/// Sign, magnitude and end of the integer at `at`.
+fn integer(body: &[u8], at: usize) -> Option<(bool, u64, usize)> {
+    let negative = *body.get(at)? == b'-';
+    let (value, end) = magnitude(body, at + usize::from(negative))?;
+    Some((negative, value, end))
+}
+
+/// Takes tokens of one to seven digits, each with its comma behind it (and a blank, if `BLANK`), as long as they follow
+/// each other; where the first other thing begins. This loop is where a long query spends its time: the next position
+/// must depend on nothing but the count of digits.
+fn short_tokens<const BLANK: bool>(body: &[u8], mut at: usize, numbers: &mut Vec<u8>) -> usize {
+    while let Some(word) = body.get(at..at + 9) {
+        let text = u64::from_le_bytes(word[..8].try_into().expect("eight of nine bytes"));
+        let (value, digits) = eight(text);
+        let leading_zero = digits > 1 && word[0] == b'0';
+        if digits == 0 || digits == 8 || leading_zero || word[digits] != b',' || (BLANK && word[digits + 1] != b' ') {
+            break;
         }
-        at += 1;
-        match next {
-            b',' => {
-                if !body.get(at)?.is_ascii_digit() {
-                    at = space(body, at);
-                }
-            }
-            b']' => return Some(at),
-            _ => return None,
-        }
+        numbers.extend_from_slice(&(value as u32).to_le_bytes());
+        at += digits + 1 + usize::from(BLANK);
     }
+    at
 }
 
 /// Digits at `at` as a number, and where they end. None for no digit, a leading zero, or more than 64 bits.
@@ -178,15 +204,12 @@ fn eight(word: u64) -> (u64, usize) {
     let low = word ^ (ONES * 0x30);
     // A byte is no digit if its high bit is set, or if adding 0x76 carries into it (values above 9).
     let others = (((low & (ONES * 0x7f)) + ONES * 0x76) | low) & (ONES * 0x80);
-    let digits = others.trailing_zeros() as usize / 8;
-    if digits == 0 {
-        return (0, 0);
-    }
+    let bits = others.trailing_zeros() & !7;
     // Shifted so that the digits stand at the end and zeros before them, then joined in pairs, fours and eights.
-    let aligned = low << (64 - 8 * digits);
+    let aligned = low.checked_shl(64 - bits).unwrap_or(0);
     let pairs = (aligned * 10 + (aligned >> 8)) & 0x00ff_00ff_00ff_00ff;
     let fours = (pairs * 100 + (pairs >> 16)) & 0x0000_ffff_0000_ffff;
-    ((fours * 10_000 + (fours >> 32)) & 0xffff_ffff, digits)
+    ((fours * 10_000 + (fours >> 32)) & 0xffff_ffff, bits as usize / 8)
 }
 
 fn long(body: &[u8], at: usize) -> Option<(u64, usize)> {

@@ -32,13 +32,13 @@ pub struct ServeArgs {
     /// Port of the HTTP API; 0 lets the system choose
     #[arg(long, env = "KVINDEXER_PORT", default_value_t = 8090)]
     pub port: u16,
-    /// Address that the HTTP API binds; [::] takes IPv4 too
+    /// Address that the HTTP API binds; `[::]` takes IPv4 too
     #[arg(long, env = "KVINDEXER_HOST", default_value = "0.0.0.0", value_name = "ADDRESS")]
     pub host: String,
     /// Threads that run the service; 0 counts as 1
     #[arg(long, env = "KVINDEXER_THREADS", default_value_t = 4)]
     pub threads: usize,
-    /// Workers to register at the start, as id[:rank]=endpoint[|replay_endpoint], separated by commas
+    /// Workers to register at the start, as `id[:rank]=endpoint[|replay_endpoint]`, separated by commas
     #[arg(long, env = "KVINDEXER_WORKERS", value_name = "LIST", default_value = "", hide_default_value = true)]
     pub workers: String,
     /// Model of --workers

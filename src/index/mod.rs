@@ -3,11 +3,35 @@
 //! [`PrefixIndex`] is the pure structure with one writer; [`SharedIndex`] puts a read-write lock around it, which is
 //! held for one batch at a time, so that a query sees each batch of an owner whole or not at all.
 //!
+//! Content lies in one radix tree of runs (`tree`), shared by all owners; who holds what of a run is a set per node and
+//! tier (`holders`). An owner's own hashes, second hashes, copies, waiting blocks and cache groups are kept apart
+//! (`owner`, `record`, `pending`, `groups`) and cost nothing in the common form.
+//!
 //! Invariants: the index never reads the clock, never waits, never fails; what an engine says is data and is counted.
 
 mod api;
+mod detail;
+mod dump;
+mod explain;
+mod find;
+mod groups;
+mod holders;
+#[allow(clippy::module_inception, reason = "the room is named after what this file holds")]
+mod index;
+mod owner;
+mod pending;
+mod recent;
+mod record;
+mod remove;
+mod shared;
+mod store;
+#[cfg(test)]
+mod tests;
+mod tree;
 
 pub use api::{
     Answer, ApplyContext, Clear, DumpBlock, Explanation, Limits, MatchEnd, OwnerAnswer, OwnerId, OwnerReport,
-    OwnerSpec, PrefixIndex, SharedIndex, Stats, StopReason,
+    OwnerSpec, Stats, StopReason,
 };
+pub use index::PrefixIndex;
+pub use shared::SharedIndex;

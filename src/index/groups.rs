@@ -1,0 +1,285 @@
+//! Cache groups of hybrid models: what each group holds as bare hashes, and how long a prefix all of them agree on.
+//!
+//! Pure. A side group (window, Mamba) is a set of hashes, placed by the equal hash in a main group. As soon as there
+//! are several main groups, or groups without a kind, each of them keeps such a set too, and the tree holds their union.
+
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use crate::event::{CacheKind, GroupInfo};
+use crate::ids::BlockSize;
+
+/// Key of a side group whose events give a kind but no number.
+const UNNUMBERED: u32 = u32::MAX;
+
+/// One announced group.
+#[derive(Debug)]
+pub(super) struct Group {
+    /// `group_idx`; none for a main group whose events name none.
+    pub(super) key: Option<u32>,
+    pub(super) kind: Option<CacheKind>,
+    /// Its stores are in the tree.
+    in_tree: bool,
+    /// No store had fewer hashes than blocks.
+    complete: bool,
+    window_tokens: Option<u32>,
+    /// Tokens per block of its latest store that gave a size.
+    block_tokens: Option<u32>,
+    /// Copies by hash and row.
+    held: FxHashMap<(u64, u8), u32>,
+}
+
+/// All announced groups of one owner.
+#[derive(Debug, Default)]
+pub(super) struct Groups {
+    list: Vec<Group>,
+    /// Main groups keep sets of their own.
+    pub(super) sets: bool,
+}
+
+/// What a store says about its group.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Announcement {
+    pub(super) info: GroupInfo,
+    pub(super) block_tokens: Option<u32>,
+    /// As many hashes as the tokens fill blocks, or no tokens at all.
+    pub(super) complete: bool,
+}
+
+/// Where the hashes of a store go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Class {
+    /// Into the tree (and into the group's set, if main groups keep sets).
+    Main(Option<u32>),
+    /// Into the group's set only.
+    Side(Option<u32>),
+}
+
+/// Key of the group that an event names.
+pub(super) fn key_of(info: &GroupInfo) -> Option<u32> {
+    match (info.id, info.kind) {
+        (Some(id), _) => Some(id.0),
+        (None, Some(CacheKind::SlidingWindow | CacheKind::Mamba)) => Some(UNNUMBERED),
+        (None, _) => None,
+    }
+}
+
+impl Groups {
+    pub(super) fn group(&self, key: Option<u32>) -> Option<&Group> {
+        self.list.iter().find(|group| group.key == key)
+    }
+
+    fn group_mut(&mut self, key: Option<u32>) -> Option<&mut Group> {
+        self.list.iter_mut().find(|group| group.key == key)
+    }
+
+    /// True for a model with a side group.
+    pub(super) fn has_side(&self) -> bool {
+        let kindless = self.list.iter().any(|group| group.kind.is_none());
+        self.list.iter().any(|group| is_side(group.kind)) || (kindless && self.list.len() > 1)
+    }
+
+    /// True if the main group's blocks alone do not decide an answer.
+    pub(super) fn restricts(&self) -> bool {
+        self.sets || self.has_side()
+    }
+
+    /// True if some group's kind is unknown.
+    pub(super) fn has_unknown(&self) -> bool {
+        self.list.iter().any(|group| group.kind.is_none())
+    }
+
+    /// Notes a store's group and says where its hashes go. The flag is true when main groups begin to keep sets with
+    /// this store: what the tree holds must then be entered with [`Self::adopt`] first.
+    pub(super) fn announce(&mut self, announcement: Announcement, tree_is_used: bool) -> (Class, bool) {
+        let key = key_of(&announcement.info);
+        if tree_is_used && key.is_some() && !self.any_in_tree() {
+            self.list.push(Group { in_tree: true, ..Group::new(None, Some(CacheKind::Full)) });
+        }
+        if self.group(key).is_none() {
+            let kind = if key.is_none() { Some(CacheKind::Full) } else { announcement.info.kind };
+            self.list.push(Group::new(key, kind));
+        }
+        let group = self.group_mut(key).expect("entered above");
+        group.kind = announcement.info.kind.or(group.kind);
+        group.window_tokens = announcement.info.window_tokens.or(group.window_tokens);
+        group.block_tokens = announcement.block_tokens.or(group.block_tokens);
+        group.complete &= announcement.complete;
+        let main = !is_side(group.kind) && (group.kind.is_some() || announcement.complete);
+        group.in_tree |= main;
+        let several = self.list.iter().filter(|group| group.in_tree).count() > 1;
+        let kindless = self.has_unknown() && self.list.len() > 1;
+        let begins = !self.sets && (several || kindless);
+        self.sets |= begins;
+        (if main { Class::Main(key) } else { Class::Side(key) }, begins)
+    }
+
+    /// Enters what the tree held before main groups kept sets: it belongs to the main group that was there first.
+    pub(super) fn adopt(&mut self, newcomer: Option<u32>, held: impl Iterator<Item = ((u64, u8), u32)>) {
+        let Some(group) = self.list.iter_mut().find(|group| group.in_tree && group.key != newcomer) else {
+            return;
+        };
+        group.held.extend(held);
+    }
+
+    /// Adds hashes to a group's set.
+    pub(super) fn store(&mut self, key: Option<u32>, hashes: impl Iterator<Item = u64>, row: u8) {
+        if let Some(group) = self.group_mut(key) {
+            for hash in hashes {
+                *group.held.entry((hash, row)).or_default() += 1;
+            }
+        }
+    }
+
+    /// Takes a hash out of a group's set. `copies`: one copy only. None if it is not there, else whether the last went.
+    pub(super) fn remove(
+        &mut self,
+        key: Option<u32>,
+        held: (u64, u8),
+        copies: bool,
+        remaining: Option<u64>,
+    ) -> Option<bool> {
+        let group = self.group_mut(key)?;
+        let count = group.held.get_mut(&held)?;
+        *count = match remaining {
+            Some(remaining) => u32::try_from(remaining).unwrap_or(u32::MAX),
+            None if copies => *count - 1,
+            None => 0,
+        };
+        let last = *count == 0;
+        if last {
+            group.held.remove(&held);
+        }
+        Some(last)
+    }
+
+    /// True if a group whose stores are in the tree holds this.
+    pub(super) fn main_holds(&self, held: (u64, u8)) -> bool {
+        self.list.iter().any(|group| group.in_tree && group.held.contains_key(&held))
+    }
+
+    /// Keys of all groups.
+    pub(super) fn keys(&self) -> SmallVec<[Option<u32>; 4]> {
+        self.list.iter().map(|group| group.key).collect()
+    }
+
+    /// True if some group's stores are in the tree.
+    pub(super) fn any_in_tree(&self) -> bool {
+        self.list.iter().any(|group| group.in_tree)
+    }
+
+    /// True if the group keeps a set.
+    pub(super) fn keeps_set(&self, key: Option<u32>) -> bool {
+        self.sets || self.group(key).is_some_and(|group| !group.in_tree)
+    }
+
+    /// The engine emptied its cache; the groups stay announced.
+    pub(super) fn clear_held(&mut self) {
+        for group in &mut self.list {
+            group.held = FxHashMap::default();
+        }
+    }
+
+    /// Longest prefix of at most `limit` blocks on which all groups agree, with blocks on `rows`, and the group that
+    /// stands against one more. `hashes[i]` are the owner's hashes of block `i`.
+    pub(super) fn longest(
+        &self,
+        hashes: &[SmallVec<[u64; 1]>],
+        limit: u32,
+        rows: u8,
+        block_size: BlockSize,
+    ) -> (u32, Option<u32>) {
+        let main = self.kindless_main();
+        let rules: SmallVec<[(Option<u32>, Rule); 4]> = self
+            .list
+            .iter()
+            .filter(|group| self.sets || !group.in_tree)
+            .map(|group| (group.key, group.rule(main == Some(group.key), &hashes[..limit as usize], rows, block_size)))
+            .collect();
+        let mut against = None;
+        for len in (1..=limit).rev() {
+            match rules.iter().find(|(_, rule)| !rule.allows(len)) {
+                None => return (len, against),
+                Some((key, _)) => against = against.or(Some(key.unwrap_or(0))),
+            }
+        }
+        (0, against)
+    }
+
+    /// Which group without a kind counts as the main group; none where kinds name one.
+    fn kindless_main(&self) -> Option<Option<u32>> {
+        if self.list.iter().any(|group| group.kind == Some(CacheKind::Full)) {
+            return None;
+        }
+        self.list.iter().filter(|group| group.kind.is_none() && group.complete).map(|group| group.key).min()
+    }
+}
+
+fn is_side(kind: Option<CacheKind>) -> bool {
+    matches!(kind, Some(CacheKind::SlidingWindow | CacheKind::Mamba))
+}
+
+/// What one group asks of a prefix.
+enum Rule {
+    /// Whole blocks of `step` index blocks, none missing up to `end`.
+    All { step: u32, end: u32 },
+    /// The last blocks: how many in a row end at each length, and how many must.
+    Window { step: u32, runs: Vec<u32>, need: u32 },
+    /// The block that ends there.
+    Last(Vec<bool>),
+}
+
+impl Rule {
+    fn allows(&self, len: u32) -> bool {
+        match self {
+            Self::All { step, end } => len.is_multiple_of(*step) && len <= *end,
+            Self::Window { step, runs, need } => {
+                let need = (*need).min(len / step);
+                need == 0 || runs[len as usize - 1] >= need
+            }
+            Self::Last(present) => present[len as usize - 1],
+        }
+    }
+}
+
+impl Group {
+    fn new(key: Option<u32>, kind: Option<CacheKind>) -> Self {
+        Self {
+            key,
+            kind,
+            in_tree: false,
+            complete: true,
+            window_tokens: None,
+            block_tokens: None,
+            held: FxHashMap::default(),
+        }
+    }
+
+    fn rule(&self, kindless_main: bool, hashes: &[SmallVec<[u64; 1]>], rows: u8, block_size: BlockSize) -> Rule {
+        let present = |hashes: &SmallVec<[u64; 1]>| {
+            hashes.iter().any(|hash| (0..4).any(|row| rows & 1 << row != 0 && self.held.contains_key(&(*hash, row))))
+        };
+        let tokens = self.block_tokens.unwrap_or(block_size.tokens());
+        let step = (tokens / block_size.tokens()).max(1);
+        match self.kind {
+            Some(CacheKind::Full) => Self::all(step, hashes, present),
+            None if kindless_main => Self::all(step, hashes, present),
+            Some(CacheKind::SlidingWindow) if self.window_tokens.is_some() => {
+                let need = self.window_tokens.unwrap_or(1).saturating_sub(1).div_ceil(tokens.max(1));
+                let mut runs: Vec<u32> = Vec::with_capacity(hashes.len());
+                for (index, hashes) in hashes.iter().enumerate() {
+                    let before = (index as u32).checked_sub(step).map_or(0, |before| runs[before as usize]);
+                    runs.push(if present(hashes) { before + 1 } else { 0 });
+                }
+                Rule::Window { step, runs, need }
+            }
+            _ => Rule::Last(hashes.iter().map(present).collect()),
+        }
+    }
+
+    fn all(step: u32, hashes: &[SmallVec<[u64; 1]>], present: impl Fn(&SmallVec<[u64; 1]>) -> bool) -> Rule {
+        let ends = hashes.iter().skip(step as usize - 1).step_by(step as usize);
+        let whole = ends.take_while(|hashes| present(hashes)).count() as u32;
+        Rule::All { step, end: whole * step }
+    }
+}

@@ -1,0 +1,413 @@
+//! Who holds which blocks of one node: a bit per owner that holds the whole node, and a sorted list of the others.
+//!
+//! Pure sets over offsets `0..len` of a node. Invariant: an owner stands in `full` or in `partial`, never in both, and a
+//! partial cover is neither empty nor whole.
+
+use smallvec::SmallVec;
+
+/// Dense number of an owner inside one index; reused after the owner is gone.
+pub(super) type Slot = u32;
+
+/// A growing set of slots.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct SlotSet {
+    words: SmallVec<[u64; 2]>,
+}
+
+impl SlotSet {
+    pub(super) fn contains(&self, slot: Slot) -> bool {
+        self.words.get(slot as usize / 64).is_some_and(|word| word >> (slot % 64) & 1 != 0)
+    }
+
+    pub(super) fn insert(&mut self, slot: Slot) {
+        let word = slot as usize / 64;
+        if word >= self.words.len() {
+            self.words.resize(word + 1, 0);
+        }
+        self.words[word] |= 1 << (slot % 64);
+    }
+
+    pub(super) fn remove(&mut self, slot: Slot) -> bool {
+        let Some(word) = self.words.get_mut(slot as usize / 64) else {
+            return false;
+        };
+        let had = *word >> (slot % 64) & 1 != 0;
+        *word &= !(1 << (slot % 64));
+        had
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.words.iter().all(|word| *word == 0)
+    }
+
+    /// Words of 64 slots, lowest first; missing ones are zero.
+    pub(super) fn word(&self, index: usize) -> u64 {
+        self.words.get(index).copied().unwrap_or(0)
+    }
+
+    pub(super) fn word_count(&self) -> usize {
+        self.words.len()
+    }
+
+    pub(super) fn set_word(&mut self, index: usize, value: u64) {
+        self.words[index] = value;
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = Slot> + '_ {
+        self.words.iter().enumerate().flat_map(|(index, word)| ones(*word).map(move |bit| index as u32 * 64 + bit))
+    }
+
+    /// True if no other slot than `slot` is in the set.
+    fn only(&self, slot: Slot) -> bool {
+        self.words.iter().enumerate().all(|(index, word)| {
+            let own = if index == slot as usize / 64 { 1 << (slot % 64) } else { 0 };
+            word & !own == 0
+        })
+    }
+}
+
+/// Positions of the set bits of a word, lowest first.
+pub(super) fn ones(mut word: u64) -> impl Iterator<Item = u32> {
+    std::iter::from_fn(move || {
+        if word == 0 {
+            return None;
+        }
+        let bit = word.trailing_zeros();
+        word &= word - 1;
+        Some(bit)
+    })
+}
+
+/// Part of a node, not empty: one run of blocks in the common form, a bitmap when there are holes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Cover {
+    /// Offsets `[0]..[1]`.
+    Span(u32, u32),
+    /// A bit per offset; its length is that of the last block at most.
+    Bits(Box<[u64]>),
+}
+
+impl Cover {
+    pub(super) fn contains(&self, off: u32) -> bool {
+        match self {
+            Self::Span(start, end) => (*start..*end).contains(&off),
+            Self::Bits(words) => words.get(off as usize / 64).is_some_and(|word| word >> (off % 64) & 1 != 0),
+        }
+    }
+
+    /// End of the run of held blocks that begins at `off`; `off` itself when that block is not held.
+    pub(super) fn run_end(&self, off: u32) -> u32 {
+        match self {
+            Self::Span(start, end) if (*start..*end).contains(&off) => *end,
+            Self::Span(..) => off,
+            Self::Bits(words) => {
+                let mut index = off as usize / 64;
+                let mut from = off % 64;
+                while let Some(word) = words.get(index) {
+                    let gaps = !word >> from;
+                    if gaps != 0 {
+                        return index as u32 * 64 + from + gaps.trailing_zeros();
+                    }
+                    index += 1;
+                    from = 0;
+                }
+                off.max(words.len() as u32 * 64)
+            }
+        }
+    }
+
+    pub(super) fn count(&self) -> u32 {
+        match self {
+            Self::Span(start, end) => end - start,
+            Self::Bits(words) => words.iter().map(|word| word.count_ones()).sum(),
+        }
+    }
+
+    /// One past the last held block.
+    pub(super) fn end(&self) -> u32 {
+        match self {
+            Self::Span(_, end) => *end,
+            Self::Bits(words) => words
+                .iter()
+                .rposition(|word| *word != 0)
+                .map_or(0, |index| index as u32 * 64 + 64 - words[index].leading_zeros()),
+        }
+    }
+
+    fn first(&self) -> u32 {
+        match self {
+            Self::Span(start, _) => *start,
+            Self::Bits(words) => words
+                .iter()
+                .position(|word| *word != 0)
+                .map_or(0, |index| index as u32 * 64 + words[index].trailing_zeros()),
+        }
+    }
+
+    /// Held offsets in ascending order.
+    pub(super) fn offsets(&self) -> impl Iterator<Item = u32> + '_ {
+        (self.first()..self.end()).filter(|off| self.contains(*off))
+    }
+
+    fn to_words(&self, end: u32) -> Vec<u64> {
+        let count = end.max(self.end()).div_ceil(64) as usize;
+        let mut words = match self {
+            Self::Span(..) => Vec::with_capacity(count),
+            Self::Bits(words) => words.to_vec(),
+        };
+        words.resize(count, 0);
+        if let Self::Span(start, end) = self {
+            fill(&mut words, *start, *end);
+        }
+        words
+    }
+
+    /// From a bitmap: none when empty, a span when it has no holes.
+    fn from_words(words: Vec<u64>) -> Option<Self> {
+        let bits = Self::Bits(words.into_boxed_slice());
+        let (first, end, count) = (bits.first(), bits.end(), bits.count());
+        match count {
+            0 => None,
+            _ if count == end - first => Some(Self::Span(first, end)),
+            _ => Some(bits),
+        }
+    }
+
+    /// The union with `[a, b)`.
+    fn with(self, a: u32, b: u32) -> Self {
+        match self {
+            Self::Span(start, end) if a <= end && start <= b => Self::Span(start.min(a), end.max(b)),
+            other => {
+                let mut words = other.to_words(b);
+                fill(&mut words, a, b);
+                Self::from_words(words).expect("a union with a range is not empty")
+            }
+        }
+    }
+
+    /// Without the block at `off`, which is held.
+    fn without(self, off: u32) -> Option<Self> {
+        match self {
+            Self::Span(start, end) if off == start => (end - start > 1).then_some(Self::Span(start + 1, end)),
+            Self::Span(start, end) if off + 1 == end => Some(Self::Span(start, off)),
+            other => {
+                let mut words = other.to_words(0);
+                words[off as usize / 64] &= !(1 << (off % 64));
+                Self::from_words(words)
+            }
+        }
+    }
+
+    /// The parts before and from `at` on, the latter counted from `at`.
+    fn split(&self, at: u32) -> (Option<Self>, Option<Self>) {
+        match self {
+            Self::Span(start, end) => (
+                (*start < at).then(|| Self::Span(*start, (*end).min(at))),
+                (*end > at).then(|| Self::Span((*start).max(at) - at, end - at)),
+            ),
+            Self::Bits(_) => {
+                let (mut head, mut tail) = (Vec::new(), Vec::new());
+                for off in self.offsets() {
+                    let (words, off) = if off < at { (&mut head, off) } else { (&mut tail, off - at) };
+                    if words.len() <= off as usize / 64 {
+                        words.resize(off as usize / 64 + 1, 0);
+                    }
+                    words[off as usize / 64] |= 1 << (off % 64);
+                }
+                (Self::from_words(head), Self::from_words(tail))
+            }
+        }
+    }
+}
+
+fn fill(words: &mut [u64], a: u32, b: u32) {
+    let mut off = a;
+    while off < b {
+        let upto = b.min((off / 64 + 1) * 64);
+        let mask = (u64::MAX >> (64 - (upto - off))) << (off % 64);
+        words[off as usize / 64] |= mask;
+        off = upto;
+    }
+}
+
+/// What one owner holds of a node.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Held<'a> {
+    /// Every block.
+    Full,
+    /// Some blocks.
+    Part(&'a Cover),
+    /// None.
+    Nothing,
+}
+
+impl Held<'_> {
+    /// End of the run of held blocks that begins at `off`, at most `limit`.
+    pub(super) fn run_end(self, off: u32, limit: u32) -> u32 {
+        match self {
+            Held::Full => limit,
+            Held::Part(cover) => cover.run_end(off).min(limit),
+            Held::Nothing => off,
+        }
+    }
+
+    pub(super) fn contains(self, off: u32) -> bool {
+        match self {
+            Held::Full => true,
+            Held::Part(cover) => cover.contains(off),
+            Held::Nothing => false,
+        }
+    }
+}
+
+/// The holders of one node on one tier.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Holders {
+    /// Owners that hold every block.
+    pub(super) full: SlotSet,
+    /// Owners that hold some blocks, ascending.
+    pub(super) partial: Vec<(Slot, Cover)>,
+}
+
+impl Holders {
+    pub(super) fn is_empty(&self) -> bool {
+        self.partial.is_empty() && self.full.is_empty()
+    }
+
+    pub(super) fn of(&self, slot: Slot) -> Held<'_> {
+        if self.full.contains(slot) {
+            return Held::Full;
+        }
+        match self.position(slot) {
+            Ok(index) => Held::Part(&self.partial[index].1),
+            Err(_) => Held::Nothing,
+        }
+    }
+
+    /// Adds `[a, b)` of a node of `len` blocks; returns how many blocks that added.
+    pub(super) fn insert(&mut self, slot: Slot, (a, b): (u32, u32), len: u32) -> u32 {
+        if self.full.contains(slot) {
+            return 0;
+        }
+        if (a, b) == (0, len) {
+            let had = self.position(slot).map_or(0, |index| self.partial.remove(index).1.count());
+            self.full.insert(slot);
+            return len - had;
+        }
+        match self.position(slot) {
+            Err(index) => {
+                self.partial.insert(index, (slot, Cover::Span(a, b)));
+                b - a
+            }
+            Ok(index) => {
+                let cover = std::mem::replace(&mut self.partial[index].1, Cover::Span(0, 0));
+                let before = cover.count();
+                let cover = cover.with(a, b);
+                let after = cover.count();
+                if after == len {
+                    self.partial.remove(index);
+                    self.full.insert(slot);
+                } else {
+                    self.partial[index].1 = cover;
+                }
+                after - before
+            }
+        }
+    }
+
+    /// Takes one block of a node of `len` blocks; false if it was not held.
+    pub(super) fn remove(&mut self, slot: Slot, off: u32, len: u32) -> bool {
+        if self.full.remove(slot) {
+            if let Some(cover) = Cover::Span(0, len).without(off) {
+                let index = self.position(slot).unwrap_or_else(|index| index);
+                self.partial.insert(index, (slot, cover));
+            }
+            return true;
+        }
+        let Ok(index) = self.position(slot) else {
+            return false;
+        };
+        if !self.partial[index].1.contains(off) {
+            return false;
+        }
+        match std::mem::replace(&mut self.partial[index].1, Cover::Span(0, 0)).without(off) {
+            Some(cover) => self.partial[index].1 = cover,
+            None => drop(self.partial.remove(index)),
+        }
+        true
+    }
+
+    /// Takes everything of one owner; returns what it held of a node of `len` blocks.
+    pub(super) fn take(&mut self, slot: Slot, len: u32) -> Option<Cover> {
+        if self.full.remove(slot) {
+            return Some(Cover::Span(0, len));
+        }
+        self.position(slot).ok().map(|index| self.partial.remove(index).1)
+    }
+
+    /// Cuts a node of `len` blocks at `at`: `self` keeps the tail, the head is returned.
+    pub(super) fn split_off_head(&mut self, at: u32, len: u32) -> Self {
+        let mut head = Self { full: self.full.clone(), partial: Vec::new() };
+        for (slot, cover) in std::mem::take(&mut self.partial) {
+            let (first, second) = cover.split(at);
+            if let Some(first) = first {
+                head.put(slot, first, at);
+            }
+            if let Some(second) = second {
+                self.put(slot, second, len - at);
+            }
+        }
+        head
+    }
+
+    /// The node grew from `old` blocks: nobody holds it whole any more.
+    pub(super) fn grow(&mut self, old: u32) {
+        let full = std::mem::take(&mut self.full);
+        for slot in full.iter() {
+            let index = self.position(slot).unwrap_or_else(|index| index);
+            self.partial.insert(index, (slot, Cover::Span(0, old)));
+        }
+    }
+
+    /// The node shrank to `len` blocks, and nobody held what was cut.
+    pub(super) fn shrink(&mut self, len: u32) {
+        let whole = |cover: &Cover| *cover == Cover::Span(0, len);
+        if self.partial.iter().any(|(_, cover)| whole(cover)) {
+            for (slot, cover) in std::mem::take(&mut self.partial) {
+                self.put(slot, cover, len);
+            }
+        }
+    }
+
+    /// One past the last block that anybody holds, of a node of `len` blocks.
+    pub(super) fn end(&self, len: u32) -> u32 {
+        if !self.full.is_empty() {
+            return len;
+        }
+        self.partial.iter().map(|(_, cover)| cover.end()).max().unwrap_or(0)
+    }
+
+    /// True if nobody but `slot` holds anything.
+    pub(super) fn only(&self, slot: Slot) -> bool {
+        self.full.only(slot) && self.partial.iter().all(|(other, _)| *other == slot)
+    }
+
+    /// Owners that hold the block at `off`.
+    pub(super) fn at(&self, off: u32) -> impl Iterator<Item = Slot> + '_ {
+        let partial = self.partial.iter().filter(move |(_, cover)| cover.contains(off)).map(|(slot, _)| *slot);
+        self.full.iter().chain(partial)
+    }
+
+    fn put(&mut self, slot: Slot, cover: Cover, len: u32) {
+        if cover == Cover::Span(0, len) {
+            self.full.insert(slot);
+        } else {
+            let index = self.position(slot).unwrap_or_else(|index| index);
+            self.partial.insert(index, (slot, cover));
+        }
+    }
+
+    fn position(&self, slot: Slot) -> Result<usize, usize> {
+        self.partial.binary_search_by_key(&slot, |(slot, _)| *slot)
+    }
+}

@@ -1,0 +1,342 @@
+//! One record at a time: look up a hash's places, hold, give up, remember, forget. The general way, for any mix of
+//! hashes; `store` has a short cut for whole runs in the common form.
+//!
+//! Invariant: the holders of a node say where *some* record of the owner lies; an overlay says which.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::api::Limits;
+use super::holders::Slot;
+use super::owner::{HELD, MULTI, Overlay, OwnerState, Record};
+use super::recent::Removal;
+use super::tree::{At, NodeId, Place, RECENT, ROOT, Tree};
+use crate::ids::{BlockSize, Seq};
+
+/// Owners by slot; the one being written is taken out.
+pub(super) type Owners = [Option<Box<OwnerState>>];
+
+/// One owner being written, with the tree.
+pub(super) struct Writer<'a> {
+    pub(super) tree: &'a mut Tree,
+    pub(super) me: &'a mut OwnerState,
+    pub(super) slot: Slot,
+    pub(super) others: &'a Owners,
+    pub(super) limits: Limits,
+    pub(super) block_size: BlockSize,
+    pub(super) seq: Seq,
+    pub(super) now_ms: u64,
+    pub(super) over_limit: bool,
+    /// Nodes whose end may be free; looked at when an event is done, so that no cursor is pulled away.
+    pub(super) doomed: Vec<NodeId>,
+}
+
+/// Where a block hangs: the place and hash of its parent.
+pub(super) type Parent = Option<(Place, u64)>;
+
+impl Writer<'_> {
+    /// Places of a hash, newest last.
+    pub(super) fn places(&self, hash: u64) -> SmallVec<[Place; 1]> {
+        match self.me.own.get(&hash) {
+            Some(&MULTI) => self.me.multi.get(&hash).map(|places| places.iter().copied().collect()).unwrap_or_default(),
+            Some(place) => smallvec![*place],
+            None => self.tree.find_hash(hash).filter(|place| self.has_record(*place, hash)).into_iter().collect(),
+        }
+    }
+
+    /// The newest place of a hash.
+    pub(super) fn newest(&self, hash: u64) -> Option<Place> {
+        self.places(hash).last().copied()
+    }
+
+    fn has_record(&self, place: Place, hash: u64) -> bool {
+        has_record(self.tree, self.me, self.slot, place, hash)
+    }
+
+    /// Rows of a record, as bits.
+    pub(super) fn rows(&self, place: Place, hash: u64) -> u8 {
+        if let Some(overlay) = self.me.overlays.get(&place) {
+            return overlay.records.iter().find(|record| record.hash == hash).map_or(0, |record| record.rows);
+        }
+        let at = self.tree.at(place);
+        self.tree.node(at.node).rows_of(self.slot, at.off)
+    }
+
+    /// The owner's main hash of a place it knows.
+    pub(super) fn main(&self, place: Place) -> u64 {
+        match self.me.overlays.get(&place) {
+            Some(overlay) => overlay.main,
+            None => self.tree.hash_of(self.slot, self.tree.at(place)),
+        }
+    }
+
+    /// Holds a block on a row under a hash. `parent`: what the event named; none at the root or when it names none.
+    pub(super) fn hold(&mut self, place: Place, hash: u64, row: usize, parent: Parent) {
+        let fresh = self.settle(place, hash);
+        self.link(place, hash, parent, fresh);
+        let rows = self.rows(place, hash);
+        if rows & 1 << RECENT != 0 {
+            self.me.recents.revive(hash);
+            self.set_row(place, hash, RECENT, false);
+        }
+        if rows & 1 << row != 0 {
+            self.me.duplicate_stores += 1;
+            self.me.add_copy(hash, row as u8);
+        } else {
+            self.set_row(place, hash, row, true);
+            self.me.blocks[row] += 1;
+        }
+    }
+
+    /// Makes the record known, newest of its hash. True if it was not.
+    fn settle(&mut self, place: Place, hash: u64) -> bool {
+        let mut places = self.places(hash);
+        if places.contains(&place) {
+            if let Some(list) = self.me.multi.get_mut(&hash) {
+                list.retain(|other| *other != place);
+                list.push(place);
+            }
+            return false;
+        }
+        if let [other] = places[..]
+            && self.rows(other, hash) & HELD == 0
+        {
+            self.me.recents.revive(hash);
+            self.forget(other, hash);
+            places.clear();
+        }
+        let at = self.tree.at(place);
+        let known = self.tree.node(at.node).rows_of(self.slot, at.off);
+        if known == 0 {
+            self.tree.set_hash_of(self.slot, at, hash);
+        } else {
+            let overlay = self.overlay(place);
+            overlay.records.push(Record { hash, rows: 0, parents: SmallVec::new() });
+        }
+        let in_table = known == 0
+            && self.tree.engine(place) == hash
+            && self.tree.find_hash(hash) == Some(place)
+            && places.is_empty();
+        if places.is_empty() {
+            if !in_table {
+                self.me.own.insert(hash, place);
+            }
+        } else {
+            let list = self.me.multi.entry(hash).or_insert_with(|| places.iter().copied().collect());
+            list.push(place);
+            self.me.own.insert(hash, MULTI);
+        }
+        true
+    }
+
+    /// The overlay of a known place, made from the common form if need be.
+    fn overlay(&mut self, place: Place) -> &mut Overlay {
+        let (tree, slot) = (&*self.tree, self.slot);
+        self.me.overlays.entry(place).or_insert_with(|| {
+            let at = tree.at(place);
+            let main = tree.hash_of(slot, at);
+            let rows = tree.node(at.node).rows_of(slot, at.off);
+            let known = Record { hash: main, rows, parents: SmallVec::new() };
+            Overlay { main, records: if rows == 0 { SmallVec::new() } else { smallvec![known] } }
+        })
+    }
+
+    /// Notes the parent hash that a record was stored with, unless it is the main hash of the block before.
+    fn link(&mut self, place: Place, hash: u64, parent: Parent, fresh: bool) {
+        let Some((above, named)) = parent else {
+            return;
+        };
+        let main = self.main(above);
+        if !self.me.overlays.contains_key(&place) {
+            if named == main {
+                return;
+            }
+            let overlay = self.overlay(place);
+            if overlay.records.is_empty() {
+                overlay.records.push(Record { hash, rows: 0, parents: SmallVec::new() });
+            }
+        }
+        let record = self.overlay(place).record(hash).expect("the record was settled before");
+        if record.parents.is_empty() {
+            match (fresh, named == main) {
+                (_, true) => {}
+                (true, false) => record.parents.push(named),
+                (false, false) => record.parents.extend([main, named]),
+            }
+        } else if !record.parents.contains(&named) {
+            record.parents.push(named);
+        }
+    }
+
+    /// Sets or clears one row of a record, and of the holders with it.
+    pub(super) fn set_row(&mut self, place: Place, hash: u64, row: usize, held: bool) {
+        let mut any = held;
+        if let Some(overlay) = self.me.overlays.get_mut(&place) {
+            if let Some(record) = overlay.record(hash) {
+                record.rows = record.rows & !(1 << row) | u8::from(held) << row;
+            }
+            any = overlay.records.iter().any(|record| record.rows & 1 << row != 0);
+        }
+        let at = self.tree.at(place);
+        let node = self.tree.node_mut(at.node);
+        let len = node.len;
+        if any {
+            node.row_mut(row).insert(self.slot, (at.off, at.off + 1), len);
+        } else if node.row(row).is_some() {
+            node.row_mut(row).remove(self.slot, at.off, len);
+        }
+    }
+
+    /// Takes a hash off a row at all its places. False if it is on none.
+    pub(super) fn give_up(&mut self, hash: u64, row: usize) -> bool {
+        let places = self.places(hash);
+        let mut taken = false;
+        for place in &places {
+            if self.rows(*place, hash) & 1 << row != 0 {
+                self.set_row(*place, hash, row, false);
+                self.me.blocks[row] -= 1;
+                taken = true;
+            }
+        }
+        if !taken {
+            return false;
+        }
+        let held = places.iter().any(|place| self.rows(*place, hash) & HELD != 0);
+        for (index, place) in places.iter().enumerate() {
+            if self.rows(*place, hash) & HELD != 0 {
+                continue;
+            }
+            if !held && index + 1 == places.len() {
+                self.set_row(*place, hash, RECENT, true);
+            } else {
+                self.forget(*place, hash);
+            }
+        }
+        if !held {
+            self.me.recents.push(hash);
+            self.trim_recents();
+        }
+        let removal = Removal { hash, seq: self.seq, at_ms: self.now_ms };
+        self.me.removals.push(removal, self.limits.removals_remembered_max);
+        true
+    }
+
+    /// Forgets the oldest removed hashes beyond the limit.
+    pub(super) fn trim_recents(&mut self) {
+        while self.me.recents.len() > self.limits.recent_hashes_max {
+            let Some(hash) = self.me.recents.pop() else {
+                return;
+            };
+            for place in self.places(hash) {
+                self.forget(place, hash);
+            }
+        }
+    }
+
+    /// Forgets a record that is not held.
+    pub(super) fn forget(&mut self, place: Place, hash: u64) {
+        self.set_row(place, hash, RECENT, false);
+        if let Some(overlay) = self.me.overlays.get_mut(&place) {
+            overlay.records.retain(|record| record.hash != hash);
+            let common = match &overlay.records[..] {
+                [] => true,
+                [record] => record.hash == overlay.main && record.parents.is_empty(),
+                _ => false,
+            };
+            if common {
+                self.me.overlays.remove(&place);
+            }
+        }
+        self.forget_place(place, hash);
+        if !self.me.spans.is_empty() && self.places(hash).is_empty() {
+            self.me.spans.remove(&hash);
+        }
+        let at = self.tree.at(place);
+        if at.off + 1 == self.tree.node(at.node).len {
+            self.doomed.push(at.node);
+        }
+    }
+
+    fn forget_place(&mut self, place: Place, hash: u64) {
+        match self.me.own.get(&hash) {
+            Some(&MULTI) => {
+                let Some(list) = self.me.multi.get_mut(&hash) else {
+                    return;
+                };
+                list.retain(|other| *other != place);
+                if let [only] = list[..] {
+                    self.me.multi.remove(&hash);
+                    self.me.own.insert(hash, only);
+                }
+            }
+            Some(only) if *only == place => drop(self.me.own.remove(&hash)),
+            _ => {}
+        }
+    }
+
+    /// Gives free ends of nodes back.
+    pub(super) fn reclaim(&mut self) {
+        while let Some(node) = self.doomed.pop() {
+            if node != ROOT && self.tree.node(node).len > 0 {
+                self.tree.reclaim(node);
+            }
+        }
+    }
+
+    /// The only place that the others who know a hash agree on, and how many blocks the hash names there.
+    pub(super) fn foreign(&self, hash: u64) -> Foreign {
+        let mut found: Option<Place> = None;
+        let mut span = 1;
+        let mut candidates: SmallVec<[Place; 4]> = SmallVec::new();
+        if let Some(place) = self.tree.find_hash(hash)
+            && self.anybody(place, hash)
+        {
+            candidates.push(place);
+        }
+        for other in self.others.iter().flatten() {
+            match other.own.get(&hash) {
+                Some(&MULTI) => candidates.extend(other.multi.get(&hash).into_iter().flatten().copied()),
+                Some(place) => candidates.push(*place),
+                None => {}
+            }
+            span = span.max(other.spans.get(&hash).copied().unwrap_or(1));
+        }
+        for place in candidates {
+            match found {
+                Some(other) if other != place => return Foreign::Ambiguous,
+                _ => found = Some(place),
+            }
+        }
+        found.map_or(Foreign::Unknown, |place| Foreign::At { place, span })
+    }
+
+    fn anybody(&self, place: Place, hash: u64) -> bool {
+        let At { node, off } = self.tree.at(place);
+        let node = self.tree.node(node);
+        (0..super::tree::ROWS).filter_map(|row| node.row(row)).flat_map(|holders| holders.at(off)).any(|slot| {
+            let other = self.others.get(slot as usize).and_then(Option::as_deref);
+            other.is_some_and(|other| has_record(self.tree, other, slot, place, hash))
+        })
+    }
+}
+
+/// What the other owners say about a hash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Foreign {
+    /// Nobody knows it.
+    Unknown,
+    /// It stands for several contents.
+    Ambiguous,
+    /// It names the block here, and `span - 1` blocks before it.
+    At { place: Place, span: u32 },
+}
+
+/// True if the owner has this record, held or remembered.
+pub(super) fn has_record(tree: &Tree, owner: &OwnerState, slot: Slot, place: Place, hash: u64) -> bool {
+    if !owner.overlays.is_empty()
+        && let Some(overlay) = owner.overlays.get(&place)
+    {
+        return overlay.records.iter().any(|record| record.hash == hash);
+    }
+    let at = tree.at(place);
+    tree.hash_of(slot, at) == hash && tree.node(at.node).rows_of(slot, at.off) != 0
+}

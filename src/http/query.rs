@@ -101,7 +101,7 @@ pub(crate) struct Target {
 
 /// Tokens, four bytes little endian each.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct TokenBytes(pub(crate) Vec<u8>);
+pub(crate) struct TokenBytes(pub(crate) Bytes);
 
 /// Block hashes.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -110,6 +110,15 @@ pub(crate) struct Hashes(pub(crate) Vec<LocalHash>);
 /// How many leading tokens of a prompt each worker holds.
 #[utoipa::path(
     post, path = "/query", tag = "queries",
+    description = "A body of `application/octet-stream` holds tokens as u32 little endian; the other fields are then query parameters.",
+    params(
+        ("model_name" = Option<String>, Query, description = "required with a binary body"),
+        ("tenant_id" = Option<String>, Query, description = "`default` if absent; alias `routing_group`"),
+        ("lora_name" = Option<String>, Query, description = "LoRA adapter by name"),
+        ("lora_id" = Option<i64>, Query, description = "LoRA adapter by id"),
+        ("cache_salt" = Option<String>, Query, description = "cache salt"),
+        ("matched_only" = Option<bool>, Query, description = "leaves out ranks of which nothing matched")
+    ),
     request_body(content((QueryBody = "application/json"), (String = "application/octet-stream"))),
     responses(
         (status = 200, body = openapi::QueryAnswer),
@@ -143,6 +152,12 @@ pub(crate) async fn query(State(state): State<AppState>, request: Request<Body>)
 /// The same for a prompt that the caller has hashed.
 #[utoipa::path(
     post, path = "/query_by_hash", tag = "queries",
+    description = "A body of `application/octet-stream` holds hashes as u64 little endian; the other fields are then query parameters.",
+    params(
+        ("model_name" = Option<String>, Query, description = "required with a binary body"),
+        ("tenant_id" = Option<String>, Query, description = "`default` if absent; alias `routing_group`"),
+        ("matched_only" = Option<bool>, Query, description = "leaves out ranks of which nothing matched")
+    ),
     request_body(content((HashQueryBody = "application/json"), (String = "application/octet-stream"))),
     responses(
         (status = 200, body = openapi::QueryAnswer),
@@ -180,7 +195,7 @@ pub(crate) fn tokens_json(bytes: &[u8]) -> Result<QueryBody, Error> {
     if let Some(split) = scan::tokens(bytes)
         && let Ok(query) = body::json::<QueryBody>(&split.rest)
     {
-        return Ok(QueryBody { token_ids: Some(TokenBytes(split.numbers)), ..query });
+        return Ok(QueryBody { token_ids: Some(TokenBytes(split.numbers.into())), ..query });
     }
     body::json(bytes)
 }
@@ -200,7 +215,7 @@ fn binary_tokens(bytes: &Bytes, params: &Params) -> Result<(QueryBody, Target), 
     }
     let target = Target { key: names::key_from_params(params)?, matched_only: flag(params, "matched_only")? };
     let query = QueryBody {
-        token_ids: Some(TokenBytes(bytes.to_vec())),
+        token_ids: Some(TokenBytes(bytes.clone())),
         lora_name: params.get("lora_name").map(str::to_owned),
         lora_id: params.parsed("lora_id")?,
         cache_salt: params.get("cache_salt").map(str::to_owned),
@@ -328,7 +343,7 @@ impl<'de> Deserialize<'de> for TokenBytes {
                 while let Some(token) = seq.next_element::<u32>()? {
                     bytes.extend_from_slice(&token.to_le_bytes());
                 }
-                Ok(TokenBytes(bytes))
+                Ok(TokenBytes(bytes.into()))
             }
         }
         deserializer.deserialize_seq(Visitor)

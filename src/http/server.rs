@@ -34,7 +34,7 @@ impl Default for ServerLimits {
         Self {
             connections_max: 10_000,
             header_timeout: Duration::from_secs(30),
-            header_bytes_max: 64 << 10,
+            header_bytes_max: 128 << 10,
             finish_timeout: Duration::from_secs(5),
         }
     }

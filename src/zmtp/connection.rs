@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::task::{Context as TaskContext, Poll, ready};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use smallvec::SmallVec;
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
@@ -150,7 +150,7 @@ impl Connection {
             self.receive_some().await?;
             self.stage = Stage::Greeting;
         };
-        let _ = self.inbox.split_to(codec::GREETING_BYTES);
+        self.inbox.advance(codec::GREETING_BYTES);
         self.clock.pings = greeting.knows_ping();
         self.stage = Stage::Ready;
         codec::put_ready(&mut self.outbox, role.name(), (role == Role::Dealer).then_some(b""));
@@ -297,19 +297,32 @@ impl Connection {
         }
     }
 
-    /// One write without waiting.
+    /// One write without waiting; a failure is left to the read side.
     fn try_send(&mut self) {
+        if let Err(error) = self.write_some() {
+            self.unsendable(error);
+        }
+    }
+
+    fn write_some(&mut self) -> io::Result<()> {
         match self.socket.try_write(&self.outbox) {
-            Ok(n) => drop(self.outbox.split_to(n)),
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
-            Err(error) => self.unsendable(error),
+            Ok(n) => {
+                self.outbox.advance(n);
+                Ok(())
+            }
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(()),
+            Err(error) => Err(error),
         }
     }
 
     /// The connection ends when the read side ends: the peer's last words may still lie there.
+    ///
+    /// The system tells a cause once. One that the read side will not see again (a time-out) is kept for it.
     fn unsendable(&mut self, error: io::Error) {
         self.outbox.clear();
-        self.write_error.get_or_insert(error);
+        if !matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) {
+            self.write_error.get_or_insert(error);
+        }
     }
 
     /// Sends everything that waits; unlike [`Self::poll_send`] a broken connection is an error.
@@ -317,9 +330,9 @@ impl Connection {
         poll_fn(|cx| {
             while !self.outbox.is_empty() {
                 ready!(self.socket.poll_write_ready(cx)).map_err(|error| self.lost(error))?;
-                self.try_send();
+                self.write_some().map_err(|error| self.lost(error))?;
             }
-            Poll::Ready(self.write_error.take().map_or(Ok(()), |error| Err(self.lost(error))))
+            Poll::Ready(Ok(()))
         })
         .await
     }

@@ -105,7 +105,7 @@ pub enum Error {
         source: io::Error,
     },
     /// The peer neither sends nor answers PING.
-    #[error("peer is silent: no byte and no answer to PING for {silence:?}")]
+    #[error("peer is silent: no byte and no answer to PING for {silence:.1?}")]
     Silent {
         /// How long nothing was heard.
         silence: Duration,

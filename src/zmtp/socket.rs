@@ -88,10 +88,15 @@ async fn connect_tcp(addresses: &[SocketAddr], limit: Duration) -> Result<(TcpSt
             Ok(Ok(stream)) if is_connected_to_itself(&stream) => failure = Some(refused(&address.to_string())),
             Ok(Ok(stream)) => return Ok((stream, address)),
             Ok(Err(error)) => failure = Some(connect_error(address.to_string(), error)),
-            Err(_) => failure = Some(Error::ConnectTimeout { address: address.to_string(), limit: share }),
+            Err(_) => failure = Some(Error::ConnectTimeout { address: address.to_string(), limit: whole_ms(share) }),
         }
     }
     Err(failure.expect("a look-up gives at least one address"))
+}
+
+/// For people.
+fn whole_ms(time: Duration) -> Duration {
+    Duration::from_millis(u64::try_from(time.as_micros().div_ceil(1000)).unwrap_or(u64::MAX))
 }
 
 /// A port of the local machine on which nobody listens may be given to our own side of the connection; TCP then

@@ -122,7 +122,7 @@ async fn a_ping_is_answered_with_its_context_while_messages_wait() {
     peer.write_all(&script).await.unwrap();
     assert_eq!(&receive(&mut connection).await.unwrap().frames[0][..], b"a");
     let mut pong = [0; 10];
-    peer.read_exact(&mut pong).await.unwrap();
+    timeout(Duration::from_secs(10), peer.read_exact(&mut pong)).await.expect("an answer").unwrap();
     assert_eq!(&pong, b"\x04\x08\x04PONGabc");
     assert_eq!(&connection.buffered().unwrap().unwrap().frames[0][..], b"b");
     assert_eq!(connection.buffered().unwrap(), None);
@@ -154,7 +154,7 @@ async fn a_peer_that_answers_lives_and_a_peer_of_3_0_is_never_asked() {
     let answers = async {
         for _ in 0..20 {
             let mut asked = [0; 9];
-            peer.read_exact(&mut asked).await.unwrap();
+            timeout(Duration::from_secs(10), peer.read_exact(&mut asked)).await.expect("a PING").unwrap();
             peer.write_all(b"\x04\x05\x04PONG").await.unwrap();
         }
         peer.write_all(&message(&[b"alive"])).await.unwrap();
@@ -195,4 +195,13 @@ async fn the_last_messages_before_the_end_are_delivered() {
     assert_eq!(&receive(&mut connection).await.unwrap().frames[0][..], b"last");
     let error = receive(&mut connection).await.unwrap_err();
     assert_eq!(error.to_string(), "peer closed the connection in the middle of a message");
+}
+
+#[tokio::test]
+async fn the_cause_that_a_write_met_is_not_lost() {
+    let (mut connection, peer) = pair(Timing::default(), 1).await;
+    connection.unsendable(io::Error::from(io::ErrorKind::BrokenPipe));
+    connection.unsendable(io::Error::from(io::ErrorKind::TimedOut));
+    drop(peer);
+    assert_eq!(receive(&mut connection).await.unwrap_err().to_string(), "connection lost: timed out");
 }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
+mod black_hole;
 mod evil;
 mod fuzz;
 mod interop;

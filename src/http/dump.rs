@@ -6,6 +6,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::io::Write as _;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{RawQuery, State};
@@ -13,6 +14,8 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures::stream;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 
 use super::body::Params;
 use super::error::{Error, ErrorBody};
@@ -22,6 +25,12 @@ use crate::index::{DumpBlock, SharedIndex};
 
 /// Text of one piece, about.
 const PIECE_BYTES: usize = 64 << 10;
+
+/// Dumps at once: each holds the blocks of one owner for as long as its client takes to read them.
+pub(super) const DUMPS_MAX: usize = 8;
+
+/// Longest wait for one of them to end.
+const TURN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Blocks of one event, at most: a reader handles an event as a whole.
 const EVENT_BLOCKS_MAX: usize = 512;
@@ -35,7 +44,8 @@ const EVENT_BLOCKS_MAX: usize = 512;
     ),
     responses(
         (status = 200, body = std::collections::HashMap<String, openapi::DumpEntry>),
-        (status = 400, description = "parameter twice", body = ErrorBody)
+        (status = 400, description = "parameter twice", body = ErrorBody),
+        (status = 503, description = "too many dumps at once", body = ErrorBody)
     )
 )]
 pub(super) async fn dump(State(state): State<AppState>, RawQuery(query): RawQuery) -> Result<Response, Error> {
@@ -44,12 +54,18 @@ pub(super) async fn dump(State(state): State<AppState>, RawQuery(query): RawQuer
         model.as_ref().is_none_or(|model| *model == key.model)
             && tenant.as_ref().is_none_or(|tenant| *tenant == key.tenant)
     };
+    let turn = timeout(TURN_TIMEOUT, Arc::clone(&state.0.dumps).acquire_owned()).await;
+    let turn = turn.map_err(|_| Error::Overloaded)?.expect("the semaphore is never closed");
     let mut indexes = state.registry.indexes();
     indexes.retain(|(key, _)| wanted(key));
-    let pieces = stream::unfold(Writer::new(indexes), async |mut writer| {
+    let pieces = stream::unfold(Some((Writer::new(indexes), turn)), async |work| {
+        let (mut writer, turn) = work?;
         // Copying out and formatting a large owner takes long: not on a thread that serves queries.
-        let (piece, writer) = tokio::task::spawn_blocking(move || (writer.next_piece(), writer)).await.ok()?;
-        piece.map(|piece| (Ok::<_, std::io::Error>(piece), writer))
+        match spawn_blocking(move || (writer.next_piece(), writer)).await {
+            Ok((piece, writer)) => piece.map(|piece| (Ok(piece), Some((writer, turn)))),
+            // The connection is cut, so that a half is not taken for the whole.
+            Err(error) => Some((Err(std::io::Error::other(error)), None)),
+        }
     });
     Ok(([(header::CONTENT_TYPE, "application/json")], Body::from_stream(pieces)).into_response())
 }

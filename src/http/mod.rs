@@ -93,6 +93,7 @@ pub struct AppState(Arc<Inner>);
 pub(crate) struct Inner {
     services: Services,
     in_flight: Semaphore,
+    dumps: Arc<Semaphore>,
 }
 
 impl AppState {
@@ -100,7 +101,7 @@ impl AppState {
     #[must_use]
     pub fn new(services: Services) -> Self {
         let in_flight = Semaphore::new(services.config.requests_in_flight_max.min(Semaphore::MAX_PERMITS));
-        Self(Arc::new(Inner { services, in_flight }))
+        Self(Arc::new(Inner { services, in_flight, dumps: Arc::new(Semaphore::new(dump::DUMPS_MAX)) }))
     }
 
     fn check_ready(&self) -> Result<(), Error> {

@@ -1,6 +1,7 @@
 //! `/`: gathers what the page shows. The page itself knows no other room.
 
 use axum::extract::State;
+use axum::http::{HeaderName, header};
 use axum::response::Html;
 
 use super::AppState;
@@ -17,7 +18,7 @@ const ROWS_MAX: usize = 500;
     get, path = "/", tag = "operation",
     responses((status = 200, description = "HTML", body = String, content_type = "text/html"))
 )]
-pub(super) async fn page(State(state): State<AppState>) -> Html<String> {
+pub(super) async fn page(State(state): State<AppState>) -> ([(HeaderName, &'static str); 2], Html<String>) {
     let mut views = state.registry.workers(None, None);
     views.sort_by(|a, b| (&a.key, &a.instance).cmp(&(&b.key, &b.instance)));
     let mut workers: Vec<_> =
@@ -39,7 +40,7 @@ pub(super) async fn page(State(state): State<AppState>) -> Html<String> {
             content_blocks: stats.content_blocks,
         }
     });
-    Html(page::render(&View {
+    let html = page::render(&View {
         version: env!("CARGO_PKG_VERSION"),
         not_ready: state.readiness.reasons(),
         indexes: indexes.collect(),
@@ -51,7 +52,11 @@ pub(super) async fn page(State(state): State<AppState>) -> Html<String> {
             .copied()
             .filter(|path| state.config.test_endpoints || !path.starts_with("/test/"))
             .collect(),
-    }))
+    });
+    // Nothing may be loaded or run, whatever a text contains.
+    let policy = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'";
+    let headers = [(header::CONTENT_SECURITY_POLICY, policy), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
+    (headers, Html(html))
 }
 
 fn worker_row(view: &WorkerView, rank: &RankView) -> WorkerRow {

@@ -15,7 +15,7 @@ use crate::readiness::Hold;
 use crate::registry::{Endpoint, Registry, WorkerSpec};
 
 /// Rhythm of looking at the registry.
-const POLL: Duration = Duration::from_millis(20);
+const POLL: Duration = Duration::from_millis(25);
 
 /// A stream that has not connected so long after the start is not waited for.
 const CONNECT_WAIT: Duration = Duration::from_secs(2);

@@ -359,6 +359,7 @@ fn over_the_memory_limit_blocks_are_refused_and_that_is_said() {
     });
     let checked = seen.lines().find(|line| line.contains("checked_prompts")).unwrap_or_default();
     assert!(checked.contains("\"wrong\":0"), "what is missing is admitted: {seen}");
+    assert!(!checked.contains("\"admitted\":0"), "something is missing: {seen}");
 }
 
 #[test]

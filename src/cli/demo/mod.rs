@@ -89,7 +89,7 @@ pub enum Error {
 /// # Errors
 /// Anything that did not work, and any answer that is not what the engines hold.
 pub fn main(args: DemoArgs) -> Result<(), Error> {
-    init_log("warn", LogFormat::Text).map_err(Error::App)?;
+    init_log("error", LogFormat::Text).map_err(Error::App)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build()?;
     let outcome = runtime.block_on(run(&args, &mut std::io::stdout()));
     runtime.shutdown_timeout(RUNTIME_END);
@@ -107,20 +107,20 @@ pub async fn run(args: &DemoArgs, out: &mut (dyn Write + Send)) -> Result<(), Er
     let fleet = Fleet::start(engines()).await?;
     let outcome = tokio::select! {
         biased;
-        _ = signals.next() => Ok(()),
-        outcome = show(args, &base, fleet, out) => match outcome {
-            Ok(fleet) if args.keep => {
-                writeln!(out, "\nServing on {base} until Ctrl-C.")?;
-                out.flush()?;
-                signals.next().await;
-                fleet.stop().await.map_err(Error::from)
-            }
-            Ok(fleet) => fleet.stop().await.map_err(Error::from),
-            Err(error) => Err(error),
-        },
+        _ = signals.next() => Ok(None),
+        outcome = show(args, &base, fleet, out) => outcome.map(Some),
     };
+    if args.keep && matches!(outcome, Ok(Some(_))) {
+        writeln!(out, "\nServing on {base} until Ctrl-C.")?;
+        out.flush()?;
+        signals.next().await;
+    }
+    // The indexer first: engines that end under it would look like a fault.
     let stopped = app.stop().await.map_err(Error::App);
-    outcome.and(stopped)
+    if let Some(fleet) = outcome? {
+        fleet.stop().await?;
+    }
+    stopped
 }
 
 /// Options of the indexer, read like a command line so that every default is that of `serve`.

@@ -13,8 +13,6 @@ use super::tree::At;
 /// What an owner has along a path, block by block.
 #[derive(Debug, Default)]
 pub(super) struct Trace {
-    /// Blocks that a chain of device records reaches.
-    pub(super) device: u32,
     /// Rows of the records that a chain of held records reaches, by block.
     pub(super) rows: Vec<u8>,
     /// A pool has the block.
@@ -24,57 +22,42 @@ pub(super) struct Trace {
 }
 
 /// Hashes reached at one block; `any` when content alone carries on.
-#[derive(Default)]
 struct Reached {
     hashes: SmallVec<[u64; 2]>,
     any: bool,
-}
-
-impl Reached {
-    fn carries(&self, parents: &[u64]) -> bool {
-        self.any || parents.iter().any(|parent| self.hashes.contains(parent))
-    }
 }
 
 /// Follows an owner's records along a path to the last block that it or a pool reaches.
 pub(super) fn trace(index: &PrefixIndex, owner: &OwnerState, slot: Slot, path: &Path) -> Trace {
     let tree = &index.tree;
     let mut trace = Trace::default();
-    let root = || Reached { hashes: SmallVec::new(), any: true };
-    let (mut held, mut device) = (root(), root());
+    let mut reached = Reached { hashes: SmallVec::new(), any: true };
     for step in path {
         for off in 0..step.len {
             let at = At { node: step.node, off };
             let implied = tree.before(at).map(|before| main(tree, owner, slot, before));
-            let (mut held_here, mut device_here) = (Reached::default(), Reached::default());
+            let mut here = Reached { hashes: SmallVec::new(), any: index.pooled(step.node, off) };
             let mut rows_here = 0;
             let mut hashes = SmallVec::new();
-            for_each_record(tree, owner, slot, at, |hash, rows, parents| {
+            for_each_record(tree, owner, slot, at, |hash, rows, parents, free| {
                 let parents = if parents.is_empty() { implied.as_slice() } else { parents };
                 let rows = rows & HELD;
                 if rows == 0 {
                     return;
                 }
                 hashes.push(hash);
-                if held.carries(parents) {
-                    held_here.hashes.push(hash);
+                if free || reached.any || parents.iter().any(|parent| reached.hashes.contains(parent)) {
+                    here.hashes.push(hash);
                     rows_here |= rows;
                 }
-                if rows & DEVICE != 0 && device.carries(parents) {
-                    device_here.hashes.push(hash);
-                }
             });
-            held_here.any = index.pooled(step.node, off);
-            if held_here.hashes.is_empty() && !held_here.any {
+            if here.hashes.is_empty() && !here.any {
                 return trace;
             }
-            if !device_here.hashes.is_empty() {
-                trace.device += 1;
-            }
             trace.rows.push(rows_here);
-            trace.pooled.push(held_here.any);
+            trace.pooled.push(here.any);
             trace.hashes.push(hashes);
-            (held, device) = (held_here, device_here);
+            reached = here;
         }
     }
     trace
@@ -91,9 +74,10 @@ impl Trace {
 
     /// Prefixes by the records alone: device, host, disk with external.
     pub(super) fn raw(&self) -> [u32; 3] {
-        let host = self.extend(self.device, HOST, false);
+        let device = self.extend(0, DEVICE, false);
+        let host = self.extend(device, HOST, false);
         let disk = self.extend(host, DISK, false);
-        [self.device, host, self.extend(disk, EXTERNAL, true)]
+        [device, host, self.extend(disk, EXTERNAL, true)]
     }
 }
 
@@ -102,17 +86,17 @@ pub(super) fn prefix(index: &PrefixIndex, owner: &OwnerState, slot: Slot, path: 
     let trace = trace(index, owner, slot, path);
     let [device, host, disk] = trace.raw();
     let own_host = trace.extend(0, HOST, false);
-    let own_disk = trace.extend(0, DISK | EXTERNAL, true);
-    let agreed = |limit: u32, rows: u8| match &owner.groups {
-        Some(groups) if groups.restricts() => groups.longest(&trace.hashes, limit, rows, index.block_size).0,
+    let own_disk = trace.extend(0, DISK | EXTERNAL, false);
+    let agreed = |limit: u32, stages: &[u8]| match &owner.groups {
+        Some(groups) if groups.restricts() => groups.longest(&trace.hashes, limit, stages, index.block_size).0,
         _ => limit,
     };
-    let device = agreed(device, DEVICE);
-    let host_pinned = agreed(host, DEVICE | HOST).max(device);
+    let device = agreed(device, &[DEVICE]);
+    let host_pinned = agreed(host, &[DEVICE, HOST]).max(device);
     Prefix {
         device,
         host_pinned,
-        disk: agreed(disk, HELD).max(host_pinned),
-        own: [device, agreed(own_host, HOST), agreed(own_disk, DISK | EXTERNAL)],
+        disk: agreed(disk, &[DEVICE, HOST, DISK, EXTERNAL]).max(host_pinned),
+        own: [device, agreed(own_host, &[HOST]), agreed(own_disk, &[DISK | EXTERNAL])],
     }
 }

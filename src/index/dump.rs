@@ -34,14 +34,14 @@ pub(super) fn records(tree: &Tree, owner: &OwnerState, slot: Slot) -> Vec<Spelle
             let at = At { node: id, off };
             let before = tree.before(at);
             let mut here = Reached::new();
-            for_each_record(tree, owner, slot, at, |hash, rows, parents| {
+            for_each_record(tree, owner, slot, at, |hash, rows, parents, free| {
                 if rows & HELD == 0 {
                     return;
                 }
                 let implied = before.map(|before| main(tree, owner, slot, before));
                 let parents = if parents.is_empty() { implied.as_slice() } else { parents };
                 let carrier = parents.iter().find(|parent| reached.contains(parent)).copied();
-                let reachable = before.is_none() || carrier.is_some();
+                let reachable = before.is_none() || free || carrier.is_some();
                 if reachable {
                     here.push(hash);
                 }
@@ -63,25 +63,28 @@ pub(super) fn main(tree: &Tree, owner: &OwnerState, slot: Slot, at: At) -> u64 {
     }
 }
 
-/// Calls `each` with hash, rows and named parents of every record of an owner at a block.
+/// Calls `each` with hash, rows and named parents of every record of an owner at a block, and whether content alone
+/// carries it.
 pub(super) fn for_each_record(
     tree: &Tree,
     owner: &OwnerState,
     slot: Slot,
     at: At,
-    mut each: impl FnMut(u64, u8, &[u64]),
+    mut each: impl FnMut(u64, u8, &[u64], bool),
 ) {
+    let free = |hash: u64| !owner.free.is_empty() && owner.free.contains(&(tree.place(at), hash));
     if !owner.overlays.is_empty()
         && let Some(overlay) = owner.overlays.get(&tree.place(at))
     {
         for record in &overlay.records {
-            each(record.hash, record.rows, &record.parents);
+            each(record.hash, record.rows, &record.parents, free(record.hash));
         }
         return;
     }
     let rows = tree.node(at.node).rows_of(slot, at.off);
     if rows != 0 {
-        each(tree.hash_of(slot, at), rows, &[]);
+        let hash = tree.hash_of(slot, at);
+        each(hash, rows, &[], free(hash));
     }
 }
 

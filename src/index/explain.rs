@@ -3,7 +3,7 @@
 use super::api::{Explanation, MatchEnd, OwnerAnswer, StopReason};
 use super::detail;
 use super::dump;
-use super::find::{DEVICE, HOST, Path};
+use super::find::{DEVICE, DISK, EXTERNAL, HOST, Path};
 use super::holders::Slot;
 use super::index::PrefixIndex;
 use super::owner::{HELD, OwnerState};
@@ -106,7 +106,8 @@ impl Case<'_> {
         if limit <= end {
             return None;
         }
-        groups.longest(&trace.hashes, limit, rows | HOST & rows, self.index.block_size).1
+        let stages: &[u8] = if rows == DEVICE { &[DEVICE] } else { &[DEVICE, HOST, DISK, EXTERNAL] };
+        groups.longest(&trace.hashes, limit, stages, self.index.block_size).1
     }
 
     /// The content block number `end` of the query.
@@ -119,7 +120,7 @@ impl Case<'_> {
         let tree = &self.index.tree;
         let mut rows = 0;
         let mut removal = None;
-        dump::for_each_record(tree, self.owner, self.slot, at, |hash, on, _| {
+        dump::for_each_record(tree, self.owner, self.slot, at, |hash, on, _, _| {
             rows |= on & HELD;
             if on & HELD == 0 {
                 removal = removal.or(self.owner.removals.find(hash));

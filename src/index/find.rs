@@ -61,7 +61,7 @@ impl PrefixIndex {
             if prefix.device > 0 {
                 device_ends.push(prefix.device);
             }
-            if owner.registered || prefix.disk > 0 || prefix.own != [0; 3] {
+            if owner.registered || prefix.disk > 0 {
                 answer.owners.push(OwnerAnswer {
                     owner: owner.owner.clone(),
                     registered: owner.registered,
@@ -162,23 +162,23 @@ impl PrefixIndex {
         if host + disk + external == 0 && self.pools.is_empty() {
             return prefix;
         }
-        let own = |rows: u8, from: u32| {
-            extend(&self.tree, path, from, |step, off| run_end(&self.tree, step, off, slot, rows))
-        };
+        let own = |rows: u8, from: u32| extend(path, from, |step, off| run_end(&self.tree, step, off, slot, rows));
         if host > 0 {
             prefix.host_pinned = own(HOST, device);
             prefix.own[1] = own(HOST, 0);
         }
         prefix.disk = if disk > 0 { own(DISK, prefix.host_pinned) } else { prefix.host_pinned };
-        prefix.disk = self.external(slot, path, prefix.disk, EXTERNAL);
-        prefix.own[2] = self.external(slot, path, 0, DISK | EXTERNAL);
+        prefix.disk = self.external(slot, path, prefix.disk);
+        if disk + external > 0 {
+            prefix.own[2] = own(DISK | EXTERNAL, 0);
+        }
         prefix
     }
 
-    /// How far an owner's blocks on `rows` together with the pools' go on from block `from`.
-    pub(super) fn external(&self, slot: Slot, path: &Path, from: u32, rows: u8) -> u32 {
-        extend(&self.tree, path, from, |step, off| {
-            let mut end = run_end(&self.tree, step, off, slot, rows);
+    /// How far an owner's external blocks together with the pools' go on from block `from`.
+    fn external(&self, slot: Slot, path: &Path, from: u32) -> u32 {
+        extend(path, from, |step, off| {
+            let mut end = run_end(&self.tree, step, off, slot, EXTERNAL);
             for pool in self.pools.iter() {
                 end = end.max(run_end(&self.tree, step, off, pool, DEVICE | HOST | DISK | EXTERNAL));
             }
@@ -221,8 +221,7 @@ impl PrefixIndex {
 
 /// Goes on from block `from` of the query as long as `run_end` does, which tells for a step and an offset in its node
 /// where held blocks end.
-fn extend(tree: &Tree, path: &Path, from: u32, run_end: impl Fn(Step, u32) -> u32) -> u32 {
-    let _ = tree;
+fn extend(path: &Path, from: u32, run_end: impl Fn(Step, u32) -> u32) -> u32 {
     let first = path.partition_point(|step| step.from + step.len <= from);
     let mut at = from;
     for step in &path[first..] {

@@ -180,13 +180,13 @@ impl Groups {
         }
     }
 
-    /// Longest prefix of at most `limit` blocks on which all groups agree, with blocks on `rows`, and the group that
-    /// stands against one more. `hashes[i]` are the owner's hashes of block `i`.
+    /// Longest prefix of at most `limit` blocks on which all groups agree, and the group that stands against one more. A
+    /// walk goes through rows in the order of `stages` (each a set of rows, as bits). `hashes[i]` are the owner's hashes of block `i`.
     pub(super) fn longest(
         &self,
         hashes: &[SmallVec<[u64; 1]>],
         limit: u32,
-        rows: u8,
+        stages: &[u8],
         block_size: BlockSize,
     ) -> (u32, Option<u32>) {
         let main = self.kindless_main();
@@ -194,7 +194,9 @@ impl Groups {
             .list
             .iter()
             .filter(|group| self.sets || !group.in_tree)
-            .map(|group| (group.key, group.rule(main == Some(group.key), &hashes[..limit as usize], rows, block_size)))
+            .map(|group| {
+                (group.key, group.rule(main == Some(group.key), &hashes[..limit as usize], stages, block_size))
+            })
             .collect();
         let mut against = None;
         for len in (1..=limit).rev() {
@@ -255,31 +257,38 @@ impl Group {
         }
     }
 
-    fn rule(&self, kindless_main: bool, hashes: &[SmallVec<[u64; 1]>], rows: u8, block_size: BlockSize) -> Rule {
-        let present = |hashes: &SmallVec<[u64; 1]>| {
-            hashes.iter().any(|hash| (0..4).any(|row| rows & 1 << row != 0 && self.held.contains_key(&(*hash, row))))
-        };
-        let tokens = self.block_tokens.unwrap_or(block_size.tokens());
+    fn has(&self, hashes: &SmallVec<[u64; 1]>, rows: u8) -> bool {
+        hashes.iter().any(|hash| (0..4).any(|row| rows & 1 << row != 0 && self.held.contains_key(&(*hash, row))))
+    }
+
+    fn rule(&self, main: bool, hashes: &[SmallVec<[u64; 1]>], stages: &[u8], block_size: BlockSize) -> Rule {
+        let tokens = self.block_tokens.unwrap_or(block_size.tokens()).max(1);
         let step = (tokens / block_size.tokens()).max(1);
-        match self.kind {
-            Some(CacheKind::Full) => Self::all(step, hashes, present),
-            None if kindless_main => Self::all(step, hashes, present),
-            Some(CacheKind::SlidingWindow) if self.window_tokens.is_some() => {
-                let need = self.window_tokens.unwrap_or(1).saturating_sub(1).div_ceil(tokens.max(1));
+        let rows = stages.iter().fold(0, |rows, stage| rows | stage);
+        match (self.kind, self.window_tokens) {
+            (Some(CacheKind::Full), _) => self.all(step, hashes, stages),
+            (None, _) if main => self.all(step, hashes, stages),
+            (Some(CacheKind::SlidingWindow), Some(window)) => {
                 let mut runs: Vec<u32> = Vec::with_capacity(hashes.len());
                 for (index, hashes) in hashes.iter().enumerate() {
                     let before = (index as u32).checked_sub(step).map_or(0, |before| runs[before as usize]);
-                    runs.push(if present(hashes) { before + 1 } else { 0 });
+                    runs.push(if self.has(hashes, rows) { before + 1 } else { 0 });
                 }
-                Rule::Window { step, runs, need }
+                Rule::Window { step, runs, need: window.saturating_sub(1).div_ceil(tokens) }
             }
-            _ => Rule::Last(hashes.iter().map(present).collect()),
+            _ => Rule::Last(hashes.iter().map(|hashes| self.has(hashes, rows)).collect()),
         }
     }
 
-    fn all(step: u32, hashes: &[SmallVec<[u64; 1]>], present: impl Fn(&SmallVec<[u64; 1]>) -> bool) -> Rule {
-        let ends = hashes.iter().skip(step as usize - 1).step_by(step as usize);
-        let whole = ends.take_while(|hashes| present(hashes)).count() as u32;
+    /// A walk of its own through the stages, by whole blocks of the group.
+    fn all(&self, step: u32, hashes: &[SmallVec<[u64; 1]>], stages: &[u8]) -> Rule {
+        let mut ends = hashes.iter().skip(step as usize - 1).step_by(step as usize).peekable();
+        let mut whole = 0;
+        for rows in stages {
+            while ends.next_if(|hashes| self.has(hashes, *rows)).is_some() {
+                whole += 1;
+            }
+        }
         Rule::All { step, end: whole * step }
     }
 }

@@ -75,10 +75,14 @@ pub(super) struct OwnerState {
     /// Places of hashes that have several, newest last.
     pub(super) multi: FxHashMap<u64, SmallVec<[Place; 2]>>,
     pub(super) overlays: FxHashMap<Place, Overlay>,
+    /// Records that named no parent and were placed by what others said: content alone carries them.
+    pub(super) free: FxHashSet<(Place, u64)>,
     /// Copies by hash and row where there are more than one.
     pub(super) copies: FxHashMap<(u64, u8), u32>,
     /// Index blocks of hashes that name more than one.
     pub(super) spans: FxHashMap<u64, u32>,
+    /// Made-up hashes of all but the last blocks of such spans; they are remembered and forgotten with the span.
+    pub(super) pieces: FxHashSet<u64>,
     pub(super) recents: Recents,
     pub(super) removals: Removals,
     pub(super) pending: Option<Box<Pending>>,
@@ -109,8 +113,10 @@ impl OwnerState {
             own: FxHashMap::default(),
             multi: FxHashMap::default(),
             overlays: FxHashMap::default(),
+            free: FxHashSet::default(),
             copies: FxHashMap::default(),
             spans: FxHashMap::default(),
+            pieces: FxHashSet::default(),
             recents: Recents::default(),
             removals: Removals::default(),
             pending: None,
@@ -133,8 +139,10 @@ impl OwnerState {
         self.own = FxHashMap::default();
         self.multi = FxHashMap::default();
         self.overlays = FxHashMap::default();
+        self.free = FxHashSet::default();
         self.copies = FxHashMap::default();
         self.spans = FxHashMap::default();
+        self.pieces = FxHashSet::default();
         self.recents = Recents::default();
         self.removals = Removals::default();
         self.pending = None;
@@ -172,6 +180,13 @@ impl OwnerState {
             DuplicatePolicy::Copies => true,
             DuplicatePolicy::Set => false,
             DuplicatePolicy::Auto => self.groups.as_ref().is_some_and(|groups| groups.has_side()),
+        }
+    }
+
+    /// A remembered hash is held again, or given up.
+    pub(super) fn revive(&mut self, hash: u64) {
+        if !self.pieces.contains(&hash) {
+            self.recents.revive(hash);
         }
     }
 

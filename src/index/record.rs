@@ -9,6 +9,7 @@ use super::api::Limits;
 use super::holders::Slot;
 use super::owner::{HELD, MULTI, Overlay, OwnerState, Record};
 use super::recent::Removal;
+use super::store::piece_of;
 use super::tree::{At, NodeId, Place, RECENT, ROOT, Tree};
 use crate::ids::{BlockSize, Seq};
 
@@ -71,36 +72,38 @@ impl Writer<'_> {
 
     /// Holds a block on a row under a hash. `parent`: what the event named; none at the root or when it names none.
     pub(super) fn hold(&mut self, place: Place, hash: u64, row: usize, parent: Parent) {
-        let fresh = self.settle(place, hash);
-        self.link(place, hash, parent, fresh);
+        let held = self.settle(place, hash);
         let rows = self.rows(place, hash);
+        self.link(place, hash, parent, rows & HELD != 0);
         if rows & 1 << RECENT != 0 {
-            self.me.recents.revive(hash);
+            self.me.revive(hash);
             self.set_row(place, hash, RECENT, false);
         }
-        if rows & 1 << row != 0 {
+        if held & 1 << row != 0 {
             self.me.duplicate_stores += 1;
             self.me.add_copy(hash, row as u8);
-        } else {
+        }
+        if rows & 1 << row == 0 {
             self.set_row(place, hash, row, true);
             self.me.blocks[row] += 1;
         }
     }
 
-    /// Makes the record known, newest of its hash. True if it was not.
-    fn settle(&mut self, place: Place, hash: u64) -> bool {
+    /// Makes the record known, newest of its hash. Returns the rows that the hash is held on at any place.
+    fn settle(&mut self, place: Place, hash: u64) -> u8 {
         let mut places = self.places(hash);
+        let held = places.iter().fold(0, |held, place| held | self.rows(*place, hash)) & HELD;
         if places.contains(&place) {
             if let Some(list) = self.me.multi.get_mut(&hash) {
                 list.retain(|other| *other != place);
                 list.push(place);
             }
-            return false;
+            return held;
         }
         if let [other] = places[..]
-            && self.rows(other, hash) & HELD == 0
+            && held == 0
         {
-            self.me.recents.revive(hash);
+            self.me.revive(hash);
             self.forget(other, hash);
             places.clear();
         }
@@ -125,7 +128,7 @@ impl Writer<'_> {
             list.push(place);
             self.me.own.insert(hash, MULTI);
         }
-        true
+        held
     }
 
     /// The overlay of a known place, made from the common form if need be.
@@ -140,12 +143,16 @@ impl Writer<'_> {
         })
     }
 
-    /// Notes the parent hash that a record was stored with, unless it is the main hash of the block before.
-    fn link(&mut self, place: Place, hash: u64, parent: Parent, fresh: bool) {
+    /// Notes the parent hash that a record was stored with, unless it is the main hash of the block before: one more if
+    /// the record is held, else the only one.
+    fn link(&mut self, place: Place, hash: u64, parent: Parent, held: bool) {
         let Some((above, named)) = parent else {
             return;
         };
         let main = self.main(above);
+        if !held && !self.me.free.is_empty() {
+            self.me.free.remove(&(place, hash));
+        }
         if !self.me.overlays.contains_key(&place) {
             if named == main {
                 return;
@@ -156,11 +163,14 @@ impl Writer<'_> {
             }
         }
         let record = self.overlay(place).record(hash).expect("the record was settled before");
-        if record.parents.is_empty() {
-            match (fresh, named == main) {
-                (_, true) => {}
-                (true, false) => record.parents.push(named),
-                (false, false) => record.parents.extend([main, named]),
+        if !held {
+            record.parents.clear();
+            if named != main {
+                record.parents.push(named);
+            }
+        } else if record.parents.is_empty() {
+            if named != main {
+                record.parents.extend([main, named]);
             }
         } else if !record.parents.contains(&named) {
             record.parents.push(named);
@@ -211,6 +221,9 @@ impl Writer<'_> {
                 self.forget(*place, hash);
             }
         }
+        if self.me.pieces.contains(&hash) {
+            return true;
+        }
         if !held {
             self.me.recents.push(hash);
             self.trim_recents();
@@ -226,9 +239,16 @@ impl Writer<'_> {
             let Some(hash) = self.me.recents.pop() else {
                 return;
             };
-            for place in self.places(hash) {
-                self.forget(place, hash);
+            for piece in 1..self.me.spans.get(&hash).copied().unwrap_or(1) {
+                self.forget_all(piece_of(hash, piece));
             }
+            self.forget_all(hash);
+        }
+    }
+
+    fn forget_all(&mut self, hash: u64) {
+        for place in self.places(hash) {
+            self.forget(place, hash);
         }
     }
 
@@ -247,8 +267,12 @@ impl Writer<'_> {
             }
         }
         self.forget_place(place, hash);
+        if !self.me.free.is_empty() {
+            self.me.free.remove(&(place, hash));
+        }
         if !self.me.spans.is_empty() && self.places(hash).is_empty() {
             self.me.spans.remove(&hash);
+            self.me.pieces.remove(&hash);
         }
         let at = self.tree.at(place);
         if at.off + 1 == self.tree.node(at.node).len {

@@ -151,7 +151,9 @@ impl Writer<'_> {
             } else if settled.contains(&hash) {
                 continue;
             }
-            self.me.recents.push(hash);
+            if !self.me.pieces.contains(&hash) {
+                self.me.recents.push(hash);
+            }
         }
         self.me.blocks = [0; 4];
         self.me.copies.clear();

@@ -189,6 +189,7 @@ impl Writer<'_> {
             for hash in whole.hashes {
                 let span = self.me.spans.entry(*hash).or_default();
                 *span = whole.span.max(*span);
+                self.me.pieces.extend((1..whole.span).map(|piece| piece_of(*hash, piece)));
             }
             pieces = pieces_of(whole.hashes, whole.span);
             &pieces
@@ -307,6 +308,7 @@ impl Writer<'_> {
         let hashes = pieces_of(&[child.hash], span);
         if span > 1 {
             self.me.spans.insert(child.hash, span);
+            self.me.pieces.extend((1..span).map(|piece| piece_of(child.hash, piece)));
         }
         for row in (0..4).filter(|row| child.rows & 1 << row != 0) {
             self.store_run(Run { hashes: &hashes, locals: &locals, row, namespace, parent: Some(parent) });
@@ -351,6 +353,7 @@ impl Writer<'_> {
             Foreign::Ambiguous => self.me.skip(SkipReason::AmbiguousHash, self.now_ms),
             Foreign::At { place, span } => {
                 self.hold(place, hash, row, None);
+                self.me.free.insert((place, hash));
                 self.hold_pieces_before(place, hash, row, span);
                 return true;
             }
@@ -370,7 +373,10 @@ impl Writer<'_> {
                 return;
             };
             at = before;
-            self.hold(self.tree.place(at), piece_of(hash, piece), row, None);
+            let (place, piece) = (self.tree.place(at), piece_of(hash, piece));
+            self.me.pieces.insert(piece);
+            self.hold(place, piece, row, None);
+            self.me.free.insert((place, piece));
         }
     }
 
@@ -474,7 +480,7 @@ impl Writer<'_> {
             let recent = node.row_mut(super::tree::RECENT);
             for (off, hash) in (start..end).zip(hashes) {
                 if recent.remove(self.slot, off, len) {
-                    self.me.recents.revive(*hash);
+                    self.me.revive(*hash);
                 }
             }
         }

@@ -62,3 +62,64 @@ pub fn rolling(previous: Option<u64>, local: LocalHash) -> u64 {
     bytes[8..].copy_from_slice(&local.0.to_le_bytes());
     xxh3_64_with_seed(&bytes, Namespace::PLAIN_SEED)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use serde_json::Value as Json;
+
+    use super::*;
+
+    fn numbers(json: &Json) -> Vec<u64> {
+        json.as_array().into_iter().flatten().map(|number| number.as_u64().expect("a u64")).collect()
+    }
+
+    /// Image hashes per block, as `mm` of a vector lists them.
+    fn images(vector: &Json, block: usize) -> Vec<u64> {
+        let objects = vector["mm"][block]["mm_objects"].as_array().into_iter().flatten();
+        let mut hashes: Vec<_> = objects.map(|object| object["mm_hash"].as_u64().expect("a u64")).collect();
+        hashes.sort_unstable();
+        hashes
+    }
+
+    #[test]
+    fn golden_vectors_hash_as_the_reference_does() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/golden/hashes.json");
+        let vectors: Vec<Json> = serde_json::from_slice(&fs::read(path).expect("vectors")).expect("JSON");
+        assert!(vectors.len() > 20, "{} vectors", vectors.len());
+        for vector in &vectors {
+            let name = vector["name"].as_str().expect("a name");
+            let tokens = numbers(&vector["token_ids"]);
+            let bytes: Vec<u8> = tokens.iter().flat_map(|token| (*token as u32).to_le_bytes()).collect();
+            let text = |key: &str| vector[key].as_str().unwrap_or_default();
+            let namespace = Namespace { lora: lora_name(text("lora_name")), salt: salt(text("cache_salt")) };
+            let size = u32::try_from(vector["block_size"].as_u64().expect("a size")).expect("a u32");
+            let locals: Vec<LocalHash> = match BlockSize::new(size) {
+                None => vec![],
+                Some(size) if vector["mm"].is_null() => local_hashes(&bytes, size, namespace),
+                Some(size) => {
+                    let blocks = bytes.chunks_exact(4 * size.tokens() as usize).enumerate();
+                    blocks.map(|(at, block)| local_hash(block, images(vector, at), namespace.seed())).collect()
+                }
+            };
+            let rolled = locals.iter().scan(None, |previous, local| {
+                *previous = Some(rolling(*previous, *local));
+                *previous
+            });
+            let ours = &vector["ours"];
+            assert_eq!(rolled.collect::<Vec<_>>(), numbers(&ours["sequence_hashes"]), "{name}");
+            let locals: Vec<_> = locals.iter().map(|local| local.0).collect();
+            assert_eq!(locals, numbers(&ours["local_block_hashes"]), "{name}");
+        }
+    }
+
+    #[test]
+    fn names_ids_and_salts_never_share_a_namespace() {
+        let addends = [lora_name("7"), Some(lora_id(7)), salt("7"), Some(lora_id(-7)), lora_name("lora_id:7")];
+        for (at, addend) in addends.iter().enumerate() {
+            assert!(addend.is_some() && !addends[..at].contains(addend), "{at}");
+        }
+        assert_eq!((lora_name(""), salt("")), (None, None));
+    }
+}

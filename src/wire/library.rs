@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use super::DecodeContext;
 use super::fields::{self, Fields, Mark, Place, Tag, judge};
 use super::keys::{Field, REMOVED_LAYOUT, REMOVED_REQUIRED, STORED_LAYOUT, STORED_REQUIRED};
 use super::value::{Items, Kind, Value};
+use super::{DecodeContext, PAYLOAD_BYTES_MAX};
 use crate::event::{Batch, Event, IgnoreReason, SkipReason};
 use crate::ids::EngineHash;
 
@@ -20,6 +20,9 @@ pub(super) fn batch(
     event: fn(Value<'_>, DecodeContext, &mut Batch) -> Event,
 ) -> Result<(), SkipReason> {
     let undecodable = SkipReason::UndecodableBatch;
+    if payload.len() > PAYLOAD_BYTES_MAX {
+        return Err(undecodable);
+    }
     let (value, _) = Value::split(payload).ok_or(undecodable)?;
     let [time, events, rank] = head(value).ok_or(undecodable)?;
     batch.timestamp_ms = time.and_then(fields::timestamp_ms);

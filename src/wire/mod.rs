@@ -54,14 +54,24 @@ pub struct DecodeContext {
 /// `UndecodableBatch` when the payload is no batch; `batch` is then empty.
 pub fn decode(payload: &[u8], context: DecodeContext, batch: &mut Batch) -> Result<(), SkipReason> {
     batch.clear();
-    if payload.len() > PAYLOAD_BYTES_MAX {
-        return Err(SkipReason::UndecodableBatch);
-    }
     if walk::batch(payload, context, batch).is_some() {
         return Ok(());
     }
     batch.clear();
     let decoded = library::batch(payload, context, batch, walk::event_or_library);
+    if decoded.is_err() {
+        batch.clear();
+    }
+    decoded
+}
+
+/// The same as [`decode`] without its fast path, for tests and benchmarks that compare the two.
+///
+/// # Errors
+/// As [`decode`].
+pub fn decode_by_library(payload: &[u8], context: DecodeContext, batch: &mut Batch) -> Result<(), SkipReason> {
+    batch.clear();
+    let decoded = library::batch(payload, context, batch, library::event);
     if decoded.is_err() {
         batch.clear();
     }

@@ -6,7 +6,7 @@ mod pack;
 mod query_keys;
 mod shapes;
 
-use super::{DecodeContext, decode, library};
+use super::{DecodeContext, decode, decode_by_library};
 use crate::event::{Batch, Event, SkipReason};
 use crate::ids::BlockSize;
 
@@ -26,7 +26,7 @@ fn decoded(payload: &[u8]) -> Result<Batch, SkipReason> {
 /// Decodes without the walker.
 fn by_library(payload: &[u8], context: DecodeContext) -> Result<Batch, SkipReason> {
     let mut batch = Batch::default();
-    library::batch(payload, context, &mut batch, library::event).map(|()| batch)
+    decode_by_library(payload, context, &mut batch).map(|()| batch)
 }
 
 /// The only event of a batch of one, with its batch.

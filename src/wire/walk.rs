@@ -2,16 +2,19 @@
 //!
 //! `None` means "not a common shape, or broken": the caller takes back what was appended and asks the library.
 
-use super::DecodeContext;
 use super::fields::{self, Fields, Mark, Tag, judge};
 use super::keys::{Field, REMOVED_LAYOUT, REMOVED_REQUIRED, STORED_LAYOUT, STORED_REQUIRED};
 use super::library;
 use super::reader::Reader;
 use super::value::Value;
+use super::{DecodeContext, PAYLOAD_BYTES_MAX};
 use crate::event::{Batch, Event, SkipReason};
 
 /// Reads a batch that is an array of `time, events, rank, ...`.
 pub(super) fn batch(payload: &[u8], context: DecodeContext, batch: &mut Batch) -> Option<()> {
+    if payload.len() > PAYLOAD_BYTES_MAX {
+        return None;
+    }
     let mut reader = Reader::new(payload);
     let elements = reader.array_len()?;
     if elements < 2 {

@@ -308,6 +308,26 @@ proptest! {
     }
 
     #[test]
+    fn token_lists_of_every_mix_of_lengths_are_read_right(
+        runs in prop::collection::vec((select(vec![1_u32, 200, 300, 70_000]), 1..7_usize, 0..5_u8), 0..20),
+        cut in prop::option::of(any::<Index>()),
+    ) {
+        let tokens: Vec<_> = runs.iter().flat_map(|(token, len, width)| vec![(*token, *width); *len]).collect();
+        let list = tokens.iter().map(|(token, width)| Pack::Int((*token).into(), *width)).collect();
+        let hash = Pack::Array(vec![Pack::Int(1, 0)], 0);
+        let event = vec![text("BlockStored"), hash, Pack::Nil, Pack::Array(list, 0), Pack::Int(1, 0)];
+        let mut payload = vec![];
+        Pack::Array(vec![Pack::Nil, Pack::Array(vec![Pack::Array(event, 0)], 0)], 0).write(&mut payload);
+        if let Some(cut) = cut {
+            payload.truncate(cut.index(payload.len()));
+            prop_assert!(agree(&payload).is_none());
+        } else {
+            let bytes: Vec<_> = tokens.iter().flat_map(|(token, _)| token.to_le_bytes()).collect();
+            prop_assert_eq!(agree(&payload).map(|batch| batch.token_bytes), Some(bytes));
+        }
+    }
+
+    #[test]
     fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), start in 0..4_usize) {
         let starts: [&[u8]; 4] = [b"", b"\x93\xc0\x91", b"\x92\xc0\x92\x9e\xabBlockStored", b"\x92\xc0\x91\x8f\xa4type\xabBlockStored"];
         agree(&[starts[start], &bytes].concat());

@@ -62,8 +62,8 @@ pub(super) enum Pack {
     Float32(f32),
     Text(Vec<u8>, u8),
     Bytes(Vec<u8>, u8),
-    Array(Vec<Pack>, u8),
-    Map(Vec<(Pack, Pack)>, u8),
+    Array(Vec<Self>, u8),
+    Map(Vec<(Self, Self)>, u8),
     Ext(Vec<u8>),
 }
 
@@ -142,11 +142,9 @@ fn write_int(number: i128, width: u8, out: &mut Vec<u8>) {
         out.extend(&number.to_be_bytes()[16 - bytes..]);
     };
     let width = width % 5;
-    if (0..128).contains(&number) && width == 0 {
+    if (-32..128).contains(&number) && width == 0 {
         out.push(number as u8);
-    } else if (-32..0).contains(&number) && width == 0 {
-        out.push(number as u8);
-    } else if number >= 0 && width % 2 == 0 || number > i128::from(i64::MAX) {
+    } else if number >= 0 && matches!(width, 0 | 2 | 4) || number > i128::from(i64::MAX) {
         let least = [(0xff, 1), (0xffff, 2), (0xffff_ffff, 3), (i128::MAX, 4)];
         let fits = least.iter().find(|(max, _)| number <= *max).map_or(4, |(_, width)| *width).max(width);
         wide(0xcb + fits, 1 << (fits - 1), out);

@@ -1,10 +1,13 @@
 //! Tests of the room: tables of shapes, recorded engine streams, agreement of both ways of reading, hostile bytes.
 
 mod agree;
+mod batches;
 mod engines;
+mod identity;
 mod pack;
 mod query_keys;
 mod shapes;
+mod show;
 
 use super::{DecodeContext, decode, decode_by_library};
 use crate::event::{Batch, Event, SkipReason};

@@ -17,4 +17,5 @@ mod limits;
 mod model;
 mod tidy;
 mod trust;
+mod wire;
 mod zmtp;

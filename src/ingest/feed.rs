@@ -182,6 +182,9 @@ impl Feed {
                     self.apply_batch(&mut index, &batches[batch], target, context);
                 }
                 Op::Skip { reason, target } => {
+                    if reason == SkipReason::UndecodableBatch {
+                        self.hear(&mut index, now_ms);
+                    }
                     for fed in self.owners.iter().filter(|fed| fed.registered && fed.is_for(target)) {
                         index.skip(fed.id, reason, now_ms);
                     }
@@ -193,13 +196,15 @@ impl Feed {
         (self.batches_used, self.hashes_queued) = (0, 0);
     }
 
-    fn apply_batch(&mut self, index: &mut PrefixIndex, batch: &Batch, target: Target, context: ApplyContext) {
-        if !self.heard {
-            self.heard = true;
-            for fed in &self.owners {
-                index.set_reason(fed.id, Reason::NothingHeard, false, context.now_ms);
-            }
+    /// A number of the publisher has come by, readable or not.
+    fn hear(&mut self, index: &mut PrefixIndex, now_ms: u64) {
+        if !std::mem::replace(&mut self.heard, true) {
+            self.owners.iter().for_each(|fed| index.set_reason(fed.id, Reason::NothingHeard, false, now_ms));
         }
+    }
+
+    fn apply_batch(&mut self, index: &mut PrefixIndex, batch: &Batch, target: Target, context: ApplyContext) {
+        self.hear(index, context.now_ms);
         let chosen = match batch.rank {
             Some(rank) if self.muted.contains(&rank) => return,
             Some(rank) => {

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use crate::harness::service::{CASE_DEADLINE, percent, plain};
+use crate::harness::zmq_sockets::Frames;
 use crate::harness::{Publisher, Service, compare, data, from_hex, in_parallel, try_within};
 
 const THREADS: usize = 8;
@@ -141,16 +142,15 @@ impl<'a> Play<'a> {
         let instance = plain(&stream.worker["instance_id"]);
         let labels = [("model", self.model), ("instance_id", instance.as_str())];
         let is_registered = self.listener(stream).is_some();
-        if let Some(frames) = step["frames_hex"].as_array() {
-            let frames: Vec<Vec<u8>> = frames.iter().map(|frame| from_hex(frame.as_str().expect("hex"))).collect();
-            stream.publisher.send_frames(&frames);
-            stream.malformed.set(stream.malformed.get() + 1.0);
-            let labels = [labels[0], labels[1], ("reason", "malformed_frames")];
-            return self.wait_metric("kvindexer_skipped_events_total", &labels, stream.malformed.get());
-        }
-        let seq = step["seq"].as_u64().expect("a number");
-        let payload = from_hex(step["payload_hex"].as_str().expect("a payload"));
-        stream.publisher.send(step["topic"].as_str().expect("a topic"), seq, &payload);
+        let frames = frames_of(step);
+        stream.publisher.send_frames(&frames);
+        let [_, number, _] = frames.as_slice() else {
+            return self.wait_malformed(stream, &labels);
+        };
+        let Ok(number) = <[u8; 8]>::try_from(number.as_slice()) else {
+            return self.wait_malformed(stream, &labels);
+        };
+        let seq = u64::from_be_bytes(number);
         if !is_registered {
             return Ok(()); // the listener ended before /unregister was answered
         }
@@ -164,6 +164,12 @@ impl<'a> Play<'a> {
             let listener = self.listener(stream).unwrap_or(Value::Null);
             if listener["last_seq"] == seq { Ok(()) } else { Err(format!("batch {seq} is not applied: {listener}")) }
         })
+    }
+
+    fn wait_malformed(&self, stream: &Stream<'_>, labels: &[(&str, &str); 2]) -> Result<(), String> {
+        stream.malformed.set(stream.malformed.get() + 1.0);
+        let labels = [labels[0], labels[1], ("reason", "malformed_frames")];
+        self.wait_metric("kvindexer_skipped_events_total", &labels, stream.malformed.get())
     }
 
     fn wait_metric(&self, name: &str, labels: &[(&str, &str)], want: f64) -> Result<(), String> {
@@ -247,6 +253,16 @@ impl<'a> Play<'a> {
             .ok_or_else(|| format!("not in {all}"))?;
         compare::trust(&worker["listeners"][plain(&step["dp_rank"])], &step["ours"])
     }
+}
+
+fn frames_of(step: &Value) -> Frames {
+    let hex = |frame: &Value| from_hex(frame.as_str().expect("hex"));
+    if let Some(frames) = step["frames_hex"].as_array() {
+        return frames.iter().map(hex).collect();
+    }
+    let number = step["seq"].as_u64().expect("a number");
+    let topic = step["topic"].as_str().expect("a topic");
+    vec![topic.as_bytes().to_vec(), number.to_be_bytes().to_vec(), hex(&step["payload_hex"])]
 }
 
 fn status_and_code(status: u16, got: &Value, want: &Value) -> Result<(), String> {

@@ -338,6 +338,7 @@ impl Stream {
                     return None;
                 }
                 cursor::Step::Apply => {}
+                cursor::Step::Gap { .. } if self.is_beginning(seq) => {}
                 cursor::Step::Gap { .. } if !self.over_hole && self.can_replay(now) => {
                     self.effects.push(Effect::GapSeen);
                     self.start(Kind::Gap);
@@ -384,6 +385,11 @@ impl Stream {
             Some(_) if !self.unverified => {}
             _ => self.start(Kind::Proof),
         }
+    }
+
+    /// True for the first number of a publisher that counts from 1.
+    fn is_beginning(&self, seq: Seq) -> bool {
+        self.cursor.last.is_none() && self.counts_from_one && seq == Seq(1)
     }
 
     fn apply(&mut self, mark: Mark) -> Step {

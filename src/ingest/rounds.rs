@@ -189,6 +189,7 @@ impl Rounds {
     pub(super) fn over(&mut self, how: RoundEnd, end: Option<Seq>) -> Next {
         let round = std::mem::take(&mut self.round);
         self.confirmed = round.confirmed;
+        self.was_answered |= how == RoundEnd::Marker;
         if self.reaches(end) {
             return Next::Complete;
         }

@@ -449,6 +449,7 @@ impl Stream {
         }
         self.effects.push(Effect::Restarted);
         self.cursor = Cursor { last: None, newest: self.held.back() };
+        self.known = None;
         (self.unverified, self.lost_since_connect, self.catching_up) = (false, false, false);
         (self.holes, self.doubt, self.over_hole) = (false, false, false);
         self.repair = Repair { at: None, wait_ms: self.bounds.repair_min_ms, impossible: false };

@@ -34,6 +34,8 @@ enum State {
     Running { began: Ms, deadline: Ms },
     /// The next round begins at a time.
     Waiting { until: Ms, from: Seq },
+    /// Two rounds brought nothing; the publisher is given the rest of the second idle time.
+    Ending { until: Ms },
 }
 
 /// An open replay.
@@ -51,7 +53,7 @@ impl Job {
         match self.state {
             State::Queued => None,
             State::Running { deadline, .. } => Some(deadline),
-            State::Waiting { until, .. } => Some(until),
+            State::Waiting { until, .. } | State::Ending { until } => Some(until),
         }
     }
 
@@ -121,7 +123,12 @@ impl Stream {
         }
         match next {
             Next::Complete | Next::Empty => self.complete(),
-            Next::GiveUp => self.give_up(now),
+            Next::GiveUp => match job.state {
+                State::Running { began, .. } if how == RoundEnd::Failed && began + self.bounds.idle_ms > now => {
+                    job.state = State::Ending { until: began + self.bounds.idle_ms };
+                }
+                _ => self.give_up(now),
+            },
             Next::Again { from, wait } => self.again(from, wait, now),
         }
     }
@@ -179,6 +186,7 @@ impl Stream {
                 job.state = State::Queued;
                 self.effects.push(Effect::StartReplay { from });
             }
+            State::Ending { until } if until <= now => self.give_up(now),
             _ => {}
         }
     }
@@ -317,7 +325,7 @@ impl Stream {
         };
         let until = match job.state {
             State::Running { began, .. } => began + idle_ms,
-            State::Queued | State::Waiting { .. } => now + idle_ms,
+            State::Queued | State::Waiting { .. } | State::Ending { .. } => now + idle_ms,
         };
         if wait && until > now {
             job.state = State::Waiting { until, from };

@@ -235,7 +235,7 @@ impl Lab {
             part(name, if count > 0 { count.to_string() } else { String::new() });
         }
         part("not exact:", self.reasons.iter().copied().collect::<Vec<_>>().join(" "));
-        shown
+        shown.trim_start().to_owned()
     }
 }
 
@@ -309,7 +309,10 @@ fn the_largest_number_is_a_number_like_others() {
     );
     with_replay(
         &format!("c 0 p1 {max} ~9000 5"),
-        &format!("0 1 {max} ; asked 0 1 1 Incomplete ; duplicates 1 ; gaps 1 ; missing {} ; not exact: gap replay_incomplete", max - 2),
+        &format!(
+            "0 1 {max} ; asked 0 1 1 Incomplete ; duplicates 1 ; gaps 1 ; missing {} ; not exact: gap replay_incomplete",
+            max - 2
+        ),
     );
 }
 
@@ -333,13 +336,13 @@ fn without_its_first_answer_number_1_is_a_gap() {
 
 #[test]
 fn an_idle_engine_with_a_full_buffer_is_learnt_after_a_second() {
-    with_replay("p0 p1 p2 c ~999", " ; not exact: nothing_heard".trim_start_matches(' '));
+    with_replay("p0 p1 p2 c ~999", "; not exact: nothing_heard");
     with_replay("p0 p1 p2 c ~1000", "0 1 2 ; asked 0 Complete");
 }
 
 #[test]
 fn an_empty_buffer_on_a_fresh_stream_means_nothing_was_ever_sent() {
-    with_replay("c ~1000", " ; asked 0 Complete".trim_start_matches(' '));
+    with_replay("c ~1000", "; asked 0 Complete");
     with_replay("c ~1000 0 1", "0 1 ; asked 0 Complete");
 }
 
@@ -418,10 +421,7 @@ fn a_hole_that_stays_is_given_up_after_two_rounds_without_progress() {
 
 #[test]
 fn a_lost_head_is_counted_and_the_rest_is_kept() {
-    with_replay(
-        "p4 p5 p6 c 7 8",
-        "4 5 6 7 8 ; asked 0 0 Complete ; gaps 1 ; missing 4 ; not exact: gap",
-    );
+    with_replay("p4 p5 p6 c 7 8", "4 5 6 7 8 ; asked 0 0 Complete ; gaps 1 ; missing 4 ; not exact: gap");
     with_replay("p4 p5 c ~1000", "4 5 ; asked 0 0 Complete ; missing 4 ; not exact: gap");
 }
 
@@ -444,10 +444,7 @@ fn nothing_in_the_asked_range_is_given_up() {
 #[test]
 fn a_dead_or_silent_replay_socket_is_left_after_two_idle_times() {
     for socket in ["dead", "silent"] {
-        with_replay(
-            &format!("c 0 {socket} 2 3 ~3999"),
-            "0 ; asked 0 0 ; gaps 1 ; not exact: catching_up",
-        );
+        with_replay(&format!("c 0 {socket} 2 3 ~3999"), "0 ; asked 0 0 ; gaps 1 ; not exact: catching_up");
         with_replay(
             &format!("c 0 {socket} 2 3 ~4000 4"),
             "0 2 3 4 ; asked 0 0 Failed ; gaps 1 ; missing 1 ; not exact: gap replay_incomplete",
@@ -475,7 +472,10 @@ fn a_missing_batch_is_healed_by_a_rebuild_in_the_background() {
         "c 0 dead p1 2 ~4000 alive ~29999",
         "0 2 ; asked 0 0 Failed ; gaps 1 ; missing 1 ; not exact: gap replay_incomplete",
     );
-    with_replay("c 0 dead p1 2 ~4000 alive ~30000 3", "0 2 ^ 0 1 2 3 ; asked 0 0 Failed 0 Complete ; gaps 1 ; missing 1");
+    with_replay(
+        "c 0 dead p1 2 ~4000 alive ~30000 3",
+        "0 2 ^ 0 1 2 3 ; asked 0 0 Failed 0 Complete ; gaps 1 ; missing 1",
+    );
 }
 
 #[test]
@@ -543,7 +543,10 @@ fn live_numbers_that_a_replay_brought_are_applied_once() {
 #[test]
 fn a_restart_ends_a_replay_of_the_old_life() {
     with_replay("c 0 silent p1 2 3 life 0 1", "0 | 0 1 ; asked 0 ; restarts 1 ; gaps 1");
-    with_replay("c 0 silent p1 2 3 d life c 2 alive ~3000", "0 | 2 ; asked 0 0 0 Complete ; restarts 1 ; gaps 2 ; missing 2 ; not exact: gap");
+    with_replay(
+        "c 0 silent p1 2 3 d life c 2 alive ~3000",
+        "0 | 2 ; asked 0 0 0 Incomplete ; restarts 1 ; gaps 2 ; missing 2 ; not exact: gap replay_incomplete",
+    );
 }
 
 #[test]

@@ -1,11 +1,12 @@
 //! The built program as an operator meets it: options, exit codes, signals, the start-up gate, `sim` and `demo`.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use kvindexer::cli::sim::workload::{Generator, tokens};
 use serde_json::{Value, json};
 
 use crate::harness::http::{Reply, Request, exchange};
@@ -340,6 +341,83 @@ fn a_simulated_fleet_with_a_restart_a_gap_and_a_clear_is_answered_exactly() {
         assert_eq!(checked.len(), 1, "{stdout}");
         assert_eq!((&checked[0]["wrong"], &checked[0]["admitted"]), (&0.into(), &0.into()), "{stdout}");
     }
+}
+
+#[test]
+fn without_replays_what_was_lost_is_admitted_in_every_wrong_answer() {
+    let serving = Serving::start(&[], &[]);
+    let fleet = [
+        "sim",
+        "--port",
+        "0",
+        "--no-replay",
+        "--workers",
+        "2",
+        "--blocks",
+        "400",
+        "--tokens-per-id",
+        "64",
+        "--requests",
+        "400",
+        "--rate",
+        "400",
+        "--register",
+        &serving.url(),
+        "--check",
+        "--exit",
+        "--at",
+        "0.3=gap 1 8",
+        "--at",
+        "0.5=restart 2",
+    ];
+    let (code, stdout, stderr) = run(&fleet, &[]);
+    assert_eq!(code, Some(0), "{stdout}\n{stderr}");
+    let workers = serving.get("/workers").json();
+    let first = workers.as_array().and_then(|workers| workers.iter().find(|worker| worker["instance_id"] == 1));
+    let trust = &first.expect("listed")["listeners"]["0"]["trust"];
+    assert_eq!(trust["state"], "degraded", "{trust}");
+    assert!(trust["reasons"].as_array().is_some_and(|reasons| reasons.contains(&"gap".into())), "{trust}");
+}
+
+#[test]
+fn a_start_beside_a_full_and_idle_engine_is_ready_only_with_its_blocks() {
+    let mut sim = kvindexer(
+        &["sim", "--port", "0", "--workers", "1", "--tokens-per-id", "16", "--requests", "200", "--rate", "0"],
+        &[],
+    )
+    .stdin(Stdio::piped())
+    .spawn()
+    .expect("the built binary starts");
+    let mut commands = sim.stdin.take().expect("stdin is piped");
+    let mut lines = BufReader::new(sim.stdout.take().expect("stdout is piped")).lines();
+    let mut answer_with = |key: &str| {
+        let mut lines = lines.by_ref().map(|line| line.expect("a line"));
+        let found = lines.find_map(|line| Some(serde_json::from_str::<Value>(&line).ok()?.get(key)?.clone()));
+        found.unwrap_or_else(|| panic!("the fleet ended without `{key}`"))
+    };
+    let rank = answer_with("status")[0].clone();
+    answer_with("served_all_requests");
+    let address = |key: &str| rank[key].as_str().expect("an address").to_owned();
+    let worker = format!("1={}|{}", address("endpoint"), address("replay_endpoint"));
+    let serving = Serving::start(&["--block-size", "16", "--workers", &worker, "--model-name", "sim"], &[]);
+    wait_for("ready", || match serving.get("/ready") {
+        reply if reply.status == 200 => Ok(()),
+        reply => Err(reply.text()),
+    });
+    // The first answers after ready: nothing is awaited between.
+    for prompt in Generator::new(1).take(200) {
+        let ids: Vec<_> = prompt.iter().map(ToString::to_string).collect();
+        writeln!(commands, "truth {}", ids.join(" ")).expect("the fleet reads");
+        let truth = answer_with("truth");
+        let body = json!({"model_name": "sim", "token_ids": tokens(&prompt, 16)});
+        let answer = serving.send("POST", "/query", Some(&body)).json();
+        assert_eq!(answer["instances"]["1"]["gpu"], truth["1"]["gpu"], "{prompt:?}: {answer}");
+        assert!(answer["instances"]["1"]["gpu"].as_u64() > Some(0), "{prompt:?}: {answer}");
+        assert!(answer["instances"]["1"].get("trust").is_none(), "{answer}");
+    }
+    writeln!(commands, "fly\nquit").expect("the fleet reads");
+    assert!(answer_with("error").as_str().is_some_and(|text| text.contains("unknown command `fly`")));
+    assert!(sim.wait().expect("the process is ours").success());
 }
 
 #[test]

@@ -167,6 +167,7 @@ impl Simulation<'_> {
                 }
                 () = std::future::ready(()), if !done && prompts.peek().is_none() && schedule.is_empty() => {
                     done = true;
+                    self.write(&json!({"served_all_requests": true}))?;
                     if args.check {
                         self.check().await?;
                     }

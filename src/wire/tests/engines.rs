@@ -145,3 +145,22 @@ fn replay_answers_of_all_versions_repeat_the_live_batches() {
     }
     assert!(answers >= 30, "{answers} answers");
 }
+
+#[test]
+fn golden_batches_of_exact_owners_have_nothing_that_is_skipped() {
+    let cases = read(&data("golden").join("events.json"));
+    let mut exact_cases = 0;
+    for case in cases.as_array().expect("cases") {
+        let steps = case["steps"].as_array().expect("steps");
+        let states: Vec<_> = steps.iter().filter_map(|step| step["ours"]["state"].as_str()).collect();
+        let is_exact = !states.is_empty() && states.iter().all(|state| *state == "exact");
+        exact_cases += usize::from(is_exact);
+        for step in steps.iter().filter(|step| step["op"] == "publish") {
+            let payload = pack::hex(step["payload_hex"].as_str().expect("a payload"));
+            let events = decoded(&payload).map(|batch| batch.events);
+            let has_skipped = events.as_ref().is_ok_and(|events| events.iter().any(|e| matches!(e, Event::Skipped(_))));
+            assert!(!is_exact || events.is_ok() && !has_skipped, "{}: {events:?}", case["name"]);
+        }
+    }
+    assert!(exact_cases >= 10, "{exact_cases} cases");
+}

@@ -10,6 +10,29 @@ use super::index::PrefixIndex;
 use super::owner::{HELD, OwnerState};
 use super::tree::At;
 
+/// In [`Trace::rows`]: on the external tier, below a block that only a pool has.
+const BELOW_POOL: u8 = 1 << 7;
+
+/// One held record on a path, and what carries it.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) hash: u64,
+    /// Hashes of the block before, one of which must be reached; none needed at the root.
+    pub(super) parents: SmallVec<[u64; 1]>,
+    /// Content alone carries it.
+    pub(super) free: bool,
+}
+
+impl Link {
+    /// True if a walk that has reached `above` at the block before goes on here.
+    pub(super) fn follows(&self, above: &[u64]) -> bool {
+        self.free || self.parents.iter().any(|parent| above.contains(parent))
+    }
+}
+
+/// Records of one block.
+pub(super) type Links = SmallVec<[Link; 1]>;
+
 /// What an owner has along a path, block by block.
 #[derive(Debug, Default)]
 pub(super) struct Trace {
@@ -17,47 +40,49 @@ pub(super) struct Trace {
     pub(super) rows: Vec<u8>,
     /// A pool has the block.
     pub(super) pooled: Vec<bool>,
-    /// Hashes of all held records, by block.
-    pub(super) hashes: Vec<SmallVec<[u64; 1]>>,
-}
-
-/// Hashes reached at one block; `any` when content alone carries on.
-struct Reached {
-    hashes: SmallVec<[u64; 2]>,
-    any: bool,
+    /// All held records, by block.
+    pub(super) links: Vec<Links>,
 }
 
 /// Follows an owner's records along a path to the last block that it or a pool reaches.
 pub(super) fn trace(index: &PrefixIndex, owner: &OwnerState, slot: Slot, path: &Path) -> Trace {
     let tree = &index.tree;
     let mut trace = Trace::default();
-    let mut reached = Reached { hashes: SmallVec::new(), any: true };
+    // Hashes reached by held records alone, and with the help of pools (`any`: all of them).
+    let mut strict: SmallVec<[u64; 2]> = SmallVec::new();
+    let (mut loose, mut any) = (strict.clone(), false);
     for step in path {
         for off in 0..step.len {
             let at = At { node: step.node, off };
             let implied = tree.before(at).map(|before| main(tree, owner, slot, before));
-            let mut here = Reached { hashes: SmallVec::new(), any: index.pooled(step.node, off) };
+            let (mut strict_here, mut loose_here) = (SmallVec::new(), SmallVec::new());
             let mut rows_here = 0;
-            let mut hashes = SmallVec::new();
+            let mut links = Links::new();
             for_each_record(tree, owner, slot, at, |hash, rows, parents, free| {
-                let parents = if parents.is_empty() { implied.as_slice() } else { parents };
                 let rows = rows & HELD;
                 if rows == 0 {
                     return;
                 }
-                hashes.push(hash);
-                if free || reached.any || parents.iter().any(|parent| reached.hashes.contains(parent)) {
-                    here.hashes.push(hash);
+                let parents = if parents.is_empty() { implied.as_slice() } else { parents };
+                let link = Link { hash, parents: parents.into(), free: free || implied.is_none() };
+                if link.follows(&strict) {
+                    strict_here.push(hash);
                     rows_here |= rows;
                 }
+                if any || link.follows(&loose) {
+                    loose_here.push(hash);
+                    rows_here |= if rows & EXTERNAL != 0 { BELOW_POOL } else { 0 };
+                }
+                links.push(link);
             });
-            if here.hashes.is_empty() && !here.any {
+            any = index.pooled(step.node, off);
+            if loose_here.is_empty() && !any {
                 return trace;
             }
             trace.rows.push(rows_here);
-            trace.pooled.push(here.any);
-            trace.hashes.push(hashes);
-            reached = here;
+            trace.pooled.push(any);
+            trace.links.push(links);
+            (strict, loose) = (strict_here, loose_here);
         }
     }
     trace
@@ -77,7 +102,7 @@ impl Trace {
         let device = self.extend(0, DEVICE, false);
         let host = self.extend(device, HOST, false);
         let disk = self.extend(host, DISK, false);
-        [device, host, self.extend(disk, EXTERNAL, true)]
+        [device, host, self.extend(disk, EXTERNAL | BELOW_POOL, true)]
     }
 }
 
@@ -88,7 +113,7 @@ pub(super) fn prefix(index: &PrefixIndex, owner: &OwnerState, slot: Slot, path: 
     let own_host = trace.extend(0, HOST, false);
     let own_disk = trace.extend(0, DISK | EXTERNAL, false);
     let agreed = |limit: u32, stages: &[u8]| match &owner.groups {
-        Some(groups) if groups.restricts() => groups.longest(&trace.hashes, limit, stages, index.block_size).0,
+        Some(groups) if groups.restricts() => groups.longest(&trace.links, limit, stages, index.block_size).0,
         _ => limit,
     };
     let device = agreed(device, &[DEVICE]);

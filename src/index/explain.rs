@@ -107,7 +107,7 @@ impl Case<'_> {
             return None;
         }
         let stages: &[u8] = if rows == DEVICE { &[DEVICE] } else { &[DEVICE, HOST, DISK, EXTERNAL] };
-        groups.longest(&trace.hashes, limit, stages, self.index.block_size).1
+        groups.longest(&trace.links, limit, stages, self.index.block_size).1
     }
 
     /// The content block number `end` of the query.

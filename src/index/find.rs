@@ -10,7 +10,7 @@ use super::detail;
 use super::holders::{Held, Slot, SlotSet, ones};
 use super::index::PrefixIndex;
 use super::tree::{NodeId, ROOT, Tree};
-use crate::ids::{LocalHash, Role, Tier};
+use crate::ids::{LocalHash, Tier};
 
 /// A node on the content path of a query.
 #[derive(Debug, Clone, Copy)]
@@ -52,24 +52,26 @@ impl PrefixIndex {
         let (path, device) = self.walk(query);
         let mut answer = Answer { owners: Vec::with_capacity(self.order.len()), frequencies: Vec::new() };
         let mut device_ends: Prefixes = SmallVec::new();
-        for slot in &self.order {
-            let Some(owner) = self.slots[*slot as usize].as_deref().filter(|owner| owner.spec.role == Role::Worker)
-            else {
-                continue;
+        let plain = self.pools.is_empty();
+        for row in self.rows.iter().filter(|row| row.worker) {
+            let device = device[row.slot as usize];
+            let prefix = if row.plain && plain {
+                Prefix { device, host_pinned: device, disk: device, own: [device, 0, 0] }
+            } else {
+                self.prefix(row.slot, &path, device)
             };
-            let prefix = self.prefix(*slot, &path, device[*slot as usize]);
             if prefix.device > 0 {
                 device_ends.push(prefix.device);
             }
-            if owner.registered || prefix.disk > 0 {
+            if row.registered || prefix.disk > 0 {
                 answer.owners.push(OwnerAnswer {
-                    owner: owner.owner.clone(),
-                    registered: owner.registered,
+                    owner: row.owner.clone(),
+                    registered: row.registered,
                     device: prefix.device,
                     host_pinned: prefix.host_pinned,
                     disk: prefix.disk,
                     own_prefix: prefix.own,
-                    trust: owner.trust,
+                    trust: row.trust,
                 });
             }
         }

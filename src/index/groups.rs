@@ -6,6 +6,7 @@
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
+use super::detail::Links;
 use crate::event::{CacheKind, GroupInfo};
 use crate::ids::BlockSize;
 
@@ -76,7 +77,13 @@ impl Groups {
     /// True for a model with a side group.
     pub(super) fn has_side(&self) -> bool {
         let kindless = self.list.iter().any(|group| group.kind.is_none());
-        self.list.iter().any(|group| is_side(group.kind)) || (kindless && self.list.len() > 1)
+        self.list.iter().any(|group| is_side(group.kind)) || (kindless && (self.list.len() > 1 || self.lacks_main()))
+    }
+
+    /// True while only groups without a kind are announced and group 0, the main one of them, is not among them.
+    fn lacks_main(&self) -> bool {
+        !self.list.is_empty()
+            && self.list.iter().all(|group| group.kind.is_none() && group.key.is_some() && group.key != Some(0))
     }
 
     /// True if the main group's blocks alone do not decide an answer.
@@ -181,22 +188,23 @@ impl Groups {
     }
 
     /// Longest prefix of at most `limit` blocks on which all groups agree, and the group that stands against one more. A
-    /// walk goes through rows in the order of `stages` (each a set of rows, as bits). `hashes[i]` are the owner's hashes of block `i`.
+    /// walk goes through rows in the order of `stages` (each a set of rows, as bits). `links[i]` are the owner's records of block `i`.
     pub(super) fn longest(
         &self,
-        hashes: &[SmallVec<[u64; 1]>],
+        links: &[Links],
         limit: u32,
         stages: &[u8],
         block_size: BlockSize,
     ) -> (u32, Option<u32>) {
+        if self.lacks_main() {
+            return (0, Some(0));
+        }
         let main = self.kindless_main();
         let rules: SmallVec<[(Option<u32>, Rule); 4]> = self
             .list
             .iter()
             .filter(|group| self.sets || !group.in_tree)
-            .map(|group| {
-                (group.key, group.rule(main == Some(group.key), &hashes[..limit as usize], stages, block_size))
-            })
+            .map(|group| (group.key, group.rule(main == Some(group.key), &links[..limit as usize], stages, block_size)))
             .collect();
         let mut against = None;
         for len in (1..=limit).rev() {
@@ -257,38 +265,61 @@ impl Group {
         }
     }
 
-    fn has(&self, hashes: &SmallVec<[u64; 1]>, rows: u8) -> bool {
-        hashes.iter().any(|hash| (0..4).any(|row| rows & 1 << row != 0 && self.held.contains_key(&(*hash, row))))
+    /// Rows that the group has a hash on, as bits.
+    fn rows(&self, hash: u64) -> u8 {
+        (0..4).filter(|row| self.held.contains_key(&(hash, *row))).fold(0, |rows, row| rows | 1 << row)
     }
 
-    fn rule(&self, main: bool, hashes: &[SmallVec<[u64; 1]>], stages: &[u8], block_size: BlockSize) -> Rule {
+    fn has(&self, links: &Links, rows: u8) -> bool {
+        links.iter().any(|link| self.rows(link.hash) & rows != 0)
+    }
+
+    fn rule(&self, main: bool, links: &[Links], stages: &[u8], block_size: BlockSize) -> Rule {
         let tokens = self.block_tokens.unwrap_or(block_size.tokens()).max(1);
         let step = (tokens / block_size.tokens()).max(1);
         let rows = stages.iter().fold(0, |rows, stage| rows | stage);
         match (self.kind, self.window_tokens) {
-            (Some(CacheKind::Full), _) => self.all(step, hashes, stages),
-            (None, _) if main => self.all(step, hashes, stages),
+            (Some(CacheKind::Full), _) => self.all(step, links, stages),
+            (None, _) if main => self.all(step, links, stages),
             (Some(CacheKind::SlidingWindow), Some(window)) => {
-                let mut runs: Vec<u32> = Vec::with_capacity(hashes.len());
-                for (index, hashes) in hashes.iter().enumerate() {
+                let mut runs: Vec<u32> = Vec::with_capacity(links.len());
+                for (index, links) in links.iter().enumerate() {
                     let before = (index as u32).checked_sub(step).map_or(0, |before| runs[before as usize]);
-                    runs.push(if self.has(hashes, rows) { before + 1 } else { 0 });
+                    runs.push(if self.has(links, rows) { before + 1 } else { 0 });
                 }
                 Rule::Window { step, runs, need: window.saturating_sub(1).div_ceil(tokens) }
             }
-            _ => Rule::Last(hashes.iter().map(|hashes| self.has(hashes, rows)).collect()),
+            _ => Rule::Last(links.iter().map(|links| self.has(links, rows)).collect()),
         }
     }
 
-    /// A walk of its own through the stages, by whole blocks of the group.
-    fn all(&self, step: u32, hashes: &[SmallVec<[u64; 1]>], stages: &[u8]) -> Rule {
-        let mut ends = hashes.iter().skip(step as usize - 1).step_by(step as usize).peekable();
-        let mut whole = 0;
-        for rows in stages {
-            while ends.next_if(|hashes| self.has(hashes, *rows)).is_some() {
-                whole += 1;
+    /// A walk of its own through the stages, by whole blocks of the group: only its own records carry it.
+    fn all(&self, step: u32, links: &[Links], stages: &[u8]) -> Rule {
+        let mut reached: SmallVec<[u64; 2]> = SmallVec::new();
+        let mut ends: Vec<u8> = Vec::new();
+        for (index, links) in links.iter().enumerate() {
+            let is_end = (index as u32 + 1).is_multiple_of(step);
+            let mut rows = 0;
+            let mut here: SmallVec<[u64; 2]> = SmallVec::new();
+            for link in links.iter().filter(|link| link.follows(&reached)) {
+                let held = if is_end { self.rows(link.hash) } else { u8::MAX };
+                rows |= held;
+                if held != 0 {
+                    here.push(link.hash);
+                }
             }
+            if here.is_empty() {
+                break;
+            }
+            if is_end {
+                ends.push(rows);
+            }
+            reached = here;
         }
-        Rule::All { step, end: whole * step }
+        let mut whole = 0;
+        for stage in stages {
+            whole += ends[whole..].iter().take_while(|rows| *rows & stage != 0).count();
+        }
+        Rule::All { step, end: whole as u32 * step }
     }
 }

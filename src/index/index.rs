@@ -23,6 +23,10 @@ pub struct PrefixIndex {
     next_id: u32,
     /// All owners in the order of [`Owner`].
     pub(super) order: Vec<Slot>,
+    /// What answers need of each owner, parallel to `order`: close together, for the query.
+    pub(super) rows: Vec<Row>,
+    /// Position in `order` and `rows` by slot.
+    row_of: Vec<u32>,
     /// Workers that the set walk answers for.
     pub(super) fast: SlotSet,
     /// Workers that the walk block by block answers for.
@@ -50,6 +54,8 @@ impl PrefixIndex {
             by_id: FxHashMap::default(),
             next_id: 0,
             order: Vec::new(),
+            rows: Vec::new(),
+            row_of: Vec::new(),
             fast: SlotSet::default(),
             detailed: SlotSet::default(),
             pools: SlotSet::default(),
@@ -112,7 +118,17 @@ impl PrefixIndex {
             .order
             .partition_point(|other| slots[*other as usize].as_deref().is_some_and(|other| other.owner < *owner));
         self.order.insert(position, slot);
+        let row = Row { owner: owner.clone(), slot, registered: false, worker: false, plain: true, trust };
+        self.rows.insert(position, row);
+        self.number_rows();
         slot
+    }
+
+    fn number_rows(&mut self) {
+        self.row_of.resize(self.slots.len(), 0);
+        for (position, slot) in self.order.iter().enumerate() {
+            self.row_of[*slot as usize] = position as u32;
+        }
     }
 
     /// Removes the owner: blocks, pending, recent hashes, counters, trust. The rest of the index is untouched.
@@ -125,6 +141,8 @@ impl PrefixIndex {
             self.by_id.remove(&state.id);
         }
         self.order.retain(|other| *other != slot);
+        self.rows.retain(|row| row.slot != slot);
+        self.number_rows();
         for set in [&mut self.fast, &mut self.detailed, &mut self.pools] {
             set.remove(slot);
         }
@@ -153,8 +171,14 @@ impl PrefixIndex {
         self.slots[*self.by_id.get(&id)? as usize].as_deref()
     }
 
-    fn state_mut(&mut self, id: OwnerId) -> Option<&mut OwnerState> {
-        self.slots[*self.by_id.get(&id)? as usize].as_deref_mut()
+    /// Changes an owner's state without the tree.
+    fn change(&mut self, id: OwnerId, change: impl FnOnce(&mut OwnerState)) {
+        if let Some(slot) = self.by_id.get(&id).copied()
+            && let Some(state) = self.slots[slot as usize].as_deref_mut()
+        {
+            change(state);
+            self.refresh(slot);
+        }
     }
 
     /// Applies all events of one batch to one owner, in order. Counts and sets index-side trust reasons by itself
@@ -208,12 +232,17 @@ impl PrefixIndex {
         self.refresh(slot);
     }
 
-    /// Puts a slot into the right set of walks.
+    /// Brings what queries read up to date: the row of a slot, and the set of walks that it is in.
     fn refresh(&mut self, slot: Slot) {
         let Some(state) = self.slots[slot as usize].as_deref() else {
             return;
         };
         let (pool, detail) = (state.spec.role == Role::Store, state.needs_detail());
+        let row = &mut self.rows[self.row_of[slot as usize] as usize];
+        row.registered = state.registered;
+        row.worker = !pool;
+        row.plain = !detail && lower_blocks(state) == 0;
+        row.trust = state.trust;
         self.lower_blocks = self.lower_count > 0;
         for (set, member) in
             [(&mut self.pools, pool), (&mut self.detailed, !pool && detail), (&mut self.fast, !pool && !detail)]
@@ -228,9 +257,7 @@ impl PrefixIndex {
 
     /// Counts something skipped outside `apply` (malformed frames, undecodable batch) and degrades the owner.
     pub fn skip(&mut self, owner: OwnerId, reason: SkipReason, now_ms: u64) {
-        if let Some(state) = self.state_mut(owner) {
-            state.skip(reason, now_ms);
-        }
+        self.change(owner, |state| state.skip(reason, now_ms));
     }
 
     /// Empties an owner; [`Clear`] says what stays known.
@@ -245,10 +272,7 @@ impl PrefixIndex {
                     return;
                 };
                 self.forget_content(slot);
-                if let Some(state) = self.state_mut(owner) {
-                    state.end_content_reasons(now_ms);
-                }
-                self.refresh(slot);
+                self.change(owner, |state| state.end_content_reasons(now_ms));
             }
         }
     }
@@ -283,9 +307,9 @@ impl PrefixIndex {
 
     /// Raises or ends a reason; idempotent.
     pub fn set_reason(&mut self, owner: OwnerId, reason: Reason, holds: bool, now_ms: u64) {
-        if let Some(state) = self.state_mut(owner) {
+        self.change(owner, |state| {
             state.trust.set(reason, holds, now_ms);
-        }
+        });
     }
 
     /// A complete replay from 0 begins: forgets content and the trust reasons that speak about it; what the replay
@@ -324,6 +348,18 @@ impl PrefixIndex {
             owners: self.order.len() as u64,
         }
     }
+}
+
+/// What an answer needs of one owner.
+#[derive(Debug)]
+pub(super) struct Row {
+    pub(super) owner: Owner,
+    pub(super) slot: Slot,
+    pub(super) registered: bool,
+    pub(super) worker: bool,
+    /// The set walk alone answers: no lower tiers, no walk block by block.
+    pub(super) plain: bool,
+    pub(super) trust: Trust,
 }
 
 fn lower_blocks(state: &OwnerState) -> u64 {

@@ -220,7 +220,9 @@ impl OwnerState {
             }
             None => {}
         }
-        self.copies.remove(&(hash, row));
+        if !self.copies.is_empty() {
+            self.copies.remove(&(hash, row));
+        }
         true
     }
 

@@ -71,13 +71,15 @@ impl Pending {
         numbers.fold(0, |rows, number| rows | self.blocks[number].rows)
     }
 
-    /// Adds a row to all waiting blocks of a hash.
-    pub(super) fn add_row(&mut self, hash: u64, row: usize) {
-        for number in self.by_hash.get(&hash).into_iter().flatten() {
-            if let Some(block) = self.blocks.get_mut(number) {
-                block.rows |= 1 << row;
-            }
-        }
+    /// Adds a row to the newest waiting block of a hash. False if it waits on that row already.
+    pub(super) fn add_row(&mut self, hash: u64, row: usize) -> bool {
+        let newest = self.by_hash.get(&hash).and_then(|numbers| numbers.last());
+        let Some(block) = newest.and_then(|number| self.blocks.get_mut(number)) else {
+            return false;
+        };
+        let added = block.rows & 1 << row == 0;
+        block.rows |= 1 << row;
+        added
     }
 
     /// Takes a hash off a row; blocks without any row go.

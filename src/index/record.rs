@@ -196,6 +196,37 @@ impl Writer<'_> {
         }
     }
 
+    /// Node and offset of a hash in the common form: one place, which the table names, and nothing apart from it.
+    pub(super) fn common_place(&self, hash: u64) -> Option<At> {
+        let me = &self.me;
+        if !me.overlays.is_empty() || !me.spans.is_empty() || !me.free.is_empty() || me.own.contains_key(&hash) {
+            return None;
+        }
+        let at = self.tree.at(self.tree.find_hash(hash)?);
+        (!self.tree.node(at.node).has_column(self.slot)).then_some(at)
+    }
+
+    /// [`Self::give_up`] for a hash in the common form.
+    pub(super) fn give_up_common(&mut self, at: At, hash: u64, row: usize) {
+        let node = self.tree.node_mut(at.node);
+        let len = node.len;
+        if !node.row_mut(row).remove(self.slot, at.off, len) {
+            return;
+        }
+        self.me.blocks[row] -= 1;
+        if node.rows_of(self.slot, at.off) & HELD == 0 {
+            node.row_mut(RECENT).insert(self.slot, (at.off, at.off + 1), len);
+            self.me.recents.push(hash);
+            self.trim_recents();
+        }
+        self.note_removal(hash);
+    }
+
+    fn note_removal(&mut self, hash: u64) {
+        let removal = Removal { hash, seq: self.seq, at_ms: self.now_ms };
+        self.me.removals.push(removal, self.limits.removals_remembered_max);
+    }
+
     /// Takes a hash off a row at all its places. False if it is on none.
     pub(super) fn give_up(&mut self, hash: u64, row: usize) -> bool {
         let places = self.places(hash);
@@ -228,8 +259,7 @@ impl Writer<'_> {
             self.me.recents.push(hash);
             self.trim_recents();
         }
-        let removal = Removal { hash, seq: self.seq, at_ms: self.now_ms };
-        self.me.removals.push(removal, self.limits.removals_remembered_max);
+        self.note_removal(hash);
         true
     }
 
@@ -239,6 +269,15 @@ impl Writer<'_> {
             let Some(hash) = self.me.recents.pop() else {
                 return;
             };
+            if let Some(at) = self.common_place(hash) {
+                let node = self.tree.node_mut(at.node);
+                let len = node.len;
+                node.row_mut(RECENT).remove(self.slot, at.off, len);
+                if at.off + 1 == len {
+                    self.doomed.push(at.node);
+                }
+                continue;
+            }
             for piece in 1..self.me.spans.get(&hash).copied().unwrap_or(1) {
                 self.forget_all(piece_of(hash, piece));
             }

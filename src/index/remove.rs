@@ -93,6 +93,15 @@ impl Writer<'_> {
     }
 
     fn remove_main(&mut self, one: One) -> bool {
+        if self.me.pending.is_none()
+            && let Some(at) = self.common_place(one.hash)
+        {
+            let held = self.tree.node(at.node).held(one.row, self.slot).contains(at.off);
+            if held && self.me.take_copy(one.hash, one.row as u8, one.remaining) {
+                self.give_up_common(at, one.hash, one.row);
+            }
+            return held;
+        }
         let placed = self.places(one.hash).iter().any(|place| self.rows(*place, one.hash) & 1 << one.row != 0);
         let pending = self.me.pending.as_ref().is_some_and(|pending| pending.rows(one.hash) & 1 << one.row != 0);
         if !placed && !pending {

@@ -340,11 +340,9 @@ impl Writer<'_> {
             return true;
         }
         if let Some(pending) = self.me.pending.as_mut().filter(|pending| pending.contains(hash)) {
-            if pending.rows(hash) & 1 << row != 0 {
+            if !pending.add_row(hash, row) {
                 self.me.duplicate_stores += 1;
                 self.me.add_copy(hash, row as u8);
-            } else {
-                pending.add_row(hash, row);
             }
             return true;
         }

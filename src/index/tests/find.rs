@@ -58,6 +58,7 @@ fn a_pool_extends_the_external_tier_of_everybody_and_is_not_listed() {
         ("w +1=A; pool cpu +1,2=AB", "AB", "w 1/1/2"),
         ("w +1,2=AB; pool ext +1,2; w -2", "AB", "w 1/1/2"),
         ("w +1=A; pool +2,3=AB; w +1<4=B; w +4<5=C; w -4", "ABC", "w 1/1/2"),
+        ("w +1,2,3=ABC; pool ext +1; w -1; w +9=A", "ABC", "w 1/1/1"),
         ("w +1=A; w register; v register; pool +2,3=AB", "AB", "v 0/0/2 | w 1/1/2"),
     ] {
         check(story, query, want);

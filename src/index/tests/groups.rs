@@ -42,6 +42,13 @@ fn several_main_groups_are_intersected() {
 }
 
 #[test]
+fn a_main_group_is_not_carried_by_another_groups_hash_of_the_same_content() {
+    let mut told = Story::new();
+    told.tell("w +1,2,3=ABC g0:full; w -2 g0; w +7,8,9=ABC g3:full; w +7,8=AB g0:full");
+    assert_eq!(told.answer("ABC"), "w 2/2/2");
+}
+
+#[test]
 fn main_groups_of_different_block_sizes_agree_on_common_multiples() {
     let told = hybrid("w +2,4,6=ABCDEF/2 g1:full");
     for (query, want) in [("ABC", 2), ("ABCD", 4), ("ABCDEFGH", 6)] {
@@ -68,6 +75,15 @@ fn group_0_with_fewer_hashes_than_blocks_is_no_main_group() {
     for (query, want) in [("ABC", 0), ("ABCD", 4)] {
         assert_eq!(told.answer(query), format!("w {want}/{want}/{want}"), "{query}");
     }
+}
+
+#[test]
+fn group_0_is_the_main_group_even_before_its_first_store() {
+    let mut told = Story::new();
+    told.tell("w +1,2=AB g1");
+    assert_eq!((told.answer("AB"), told.reasons("w")), ("w 0/0/0".into(), vec!["unknown_group"]));
+    told.tell("w +1,2=AB g0");
+    assert_eq!(told.answer("AB"), "w 2/2/2");
 }
 
 #[test]

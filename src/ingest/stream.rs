@@ -255,6 +255,10 @@ impl Stream {
         self.has_replay = has_replay;
         self.unanswered_until = 0;
         self.repair.impossible = false;
+        if !has_replay {
+            self.give_up(now);
+            (self.proof_due, self.repair.at) = (None, None);
+        }
         if has_replay && (self.holes || self.doubt) {
             self.schedule_repair(now);
         }

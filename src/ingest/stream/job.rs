@@ -287,7 +287,7 @@ impl Stream {
         }
     }
 
-    fn give_up(&mut self, now: Ms) {
+    pub(super) fn give_up(&mut self, now: Ms) {
         let end = self.range_end();
         let Some(job) = &self.job else {
             return;

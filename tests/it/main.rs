@@ -15,6 +15,7 @@ mod harness;
 mod http;
 mod limits;
 mod model;
+mod streams;
 mod tidy;
 mod trust;
 mod wire;

@@ -7,7 +7,7 @@ use crate::harness::worker::{BLOCK, tokens};
 use crate::harness::{Service, Worker};
 
 /// Suffixes of the churn test; the environment variable asks for another number (the whole row: 1000000).
-const CHURN: u64 = 100_000;
+const CHURN: u64 = 200_000;
 const CHURN_VARIABLE: &str = "KVINDEXER_TEST_CHURN";
 const CHURN_LIVE: u64 = 10_000;
 const CHURN_BATCH: u64 = 500;

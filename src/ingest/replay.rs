@@ -43,7 +43,7 @@ struct Permits(#[expect(dead_code, reason = "held until the exchange ends")] [Op
 enum State {
     Waiting(Question),
     Connecting(Question, Permits),
-    Reading(Dealer, Permits),
+    Reading(Box<Dealer>, Permits),
     Over,
 }
 
@@ -82,15 +82,15 @@ async fn permits(question: &Question) -> Permits {
     Permits([worker, process])
 }
 
-async fn ask(question: &Question) -> Result<Dealer, Error> {
+async fn ask(question: &Question) -> Result<Box<Dealer>, Error> {
     let shared = &question.shared;
     let mut dealer = Dealer::connect(&question.endpoint, &shared.options, &shared.context).await?;
     let [delimiter, from] = wire::replay_request(question.from);
     dealer.send(&[&delimiter, &from]).await?;
-    Ok(dealer)
+    Ok(Box::new(dealer))
 }
 
-async fn read(mut dealer: Dealer, permits: Permits) -> Option<(Item, State)> {
+async fn read(mut dealer: Box<Dealer>, permits: Permits) -> Option<(Item, State)> {
     match dealer.recv().await {
         Ok(message) => Some((Item::Answer(message), State::Reading(dealer, permits))),
         Err(error) => Some((Item::Failed(error), State::Over)),

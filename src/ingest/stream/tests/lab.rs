@@ -87,7 +87,7 @@ impl Lab {
             "bad" => self.stream.malformed(self.now),
             "join" => self.stream.join(DpRank(1)),
             "clear" => {
-                ["gap", "replay_incomplete", "unverified_reconnect"].map(|reason| self.reasons.remove(reason));
+                self.reasons.retain(|reason| !["gap", "replay_incomplete", "unverified_reconnect"].contains(reason));
                 self.stream.healed();
             }
             _ if word.starts_with('~') => self.wait(number(&word[1..])),

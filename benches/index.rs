@@ -1,7 +1,6 @@
 //! Costs of the index alone: nanoseconds per block applied, microseconds per query, bytes per pair. Prints; asserts no time.
 
 use std::hint::black_box;
-use std::io::Write as _;
 use std::time::Instant;
 
 use kvindexer::event::{Batch, Event, GroupInfo, Removed, Stored};

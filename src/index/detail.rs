@@ -3,12 +3,12 @@
 
 use smallvec::SmallVec;
 
-use super::dump::{for_each_record, main};
 use super::find::{DEVICE, DISK, EXTERNAL, HOST, Path, Prefix};
 use super::holders::Slot;
 use super::index::PrefixIndex;
 use super::owner::{HELD, OwnerState};
 use super::tree::At;
+use super::view::View;
 
 /// In [`Trace::rows`]: on the external tier, below a block that only a pool has.
 const BELOW_POOL: u8 = 1 << 7;
@@ -46,7 +46,7 @@ pub(super) struct Trace {
 
 /// Follows an owner's records along a path to the last block that it or a pool reaches.
 pub(super) fn trace(index: &PrefixIndex, owner: &OwnerState, slot: Slot, path: &Path) -> Trace {
-    let tree = &index.tree;
+    let view = View { tree: &index.tree, owner, slot };
     let mut trace = Trace::default();
     // Hashes reached by held records alone, and with the help of pools (`any`: all of them).
     let mut strict: SmallVec<[u64; 2]> = SmallVec::new();
@@ -54,11 +54,11 @@ pub(super) fn trace(index: &PrefixIndex, owner: &OwnerState, slot: Slot, path: &
     for step in path {
         for off in 0..step.len {
             let at = At { node: step.node, off };
-            let implied = tree.before(at).map(|before| main(tree, owner, slot, before));
+            let implied = view.tree.before(at).map(|before| view.main(before));
             let (mut strict_here, mut loose_here) = (SmallVec::new(), SmallVec::new());
             let mut rows_here = 0;
             let mut links = Links::new();
-            for_each_record(tree, owner, slot, at, |hash, rows, parents, free| {
+            view.for_each_record(at, |hash, rows, parents, free| {
                 let rows = rows & HELD;
                 if rows == 0 {
                     return;

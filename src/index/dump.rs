@@ -3,9 +3,9 @@
 use smallvec::SmallVec;
 
 use super::api::DumpBlock;
-use super::holders::Slot;
-use super::owner::{HELD, OwnerState};
-use super::tree::{At, NodeId, ROOT, Tree};
+use super::owner::HELD;
+use super::tree::{At, NodeId, ROOT};
+use super::view::View;
 use crate::ids::{EngineHash, LocalHash, Tier};
 
 /// One record that an owner holds.
@@ -25,7 +25,8 @@ pub(super) struct Spelled {
 type Reached = SmallVec<[u64; 2]>;
 
 /// All held records of an owner, parents before children.
-pub(super) fn records(tree: &Tree, owner: &OwnerState, slot: Slot) -> Vec<Spelled> {
+pub(super) fn records(view: View<'_>) -> Vec<Spelled> {
+    let tree = view.tree;
     let mut records = Vec::new();
     let mut stack: Vec<(NodeId, Reached)> = tree.children(ROOT).map(|child| (child, Reached::new())).collect();
     while let Some((id, mut reached)) = stack.pop() {
@@ -34,11 +35,11 @@ pub(super) fn records(tree: &Tree, owner: &OwnerState, slot: Slot) -> Vec<Spelle
             let at = At { node: id, off };
             let before = tree.before(at);
             let mut here = Reached::new();
-            for_each_record(tree, owner, slot, at, |hash, rows, parents, free| {
+            view.for_each_record(at, |hash, rows, parents, free| {
                 if rows & HELD == 0 {
                     return;
                 }
-                let implied = before.map(|before| main(tree, owner, slot, before));
+                let implied = before.map(|before| view.main(before));
                 let parents = if parents.is_empty() { implied.as_slice() } else { parents };
                 let carrier = parents.iter().find(|parent| reached.contains(parent)).copied();
                 let reachable = before.is_none() || free || carrier.is_some();
@@ -55,42 +56,9 @@ pub(super) fn records(tree: &Tree, owner: &OwnerState, slot: Slot) -> Vec<Spelle
     records
 }
 
-/// The owner's main hash of a place.
-pub(super) fn main(tree: &Tree, owner: &OwnerState, slot: Slot, at: At) -> u64 {
-    match owner.overlays.get(&tree.place(at)) {
-        Some(overlay) => overlay.main,
-        None => tree.hash_of(slot, at),
-    }
-}
-
-/// Calls `each` with hash, rows and named parents of every record of an owner at a block, and whether content alone
-/// carries it.
-pub(super) fn for_each_record(
-    tree: &Tree,
-    owner: &OwnerState,
-    slot: Slot,
-    at: At,
-    mut each: impl FnMut(u64, u8, &[u64], bool),
-) {
-    let free = |hash: u64| !owner.free.is_empty() && owner.free.contains(&(tree.place(at), hash));
-    if !owner.overlays.is_empty()
-        && let Some(overlay) = owner.overlays.get(&tree.place(at))
-    {
-        for record in &overlay.records {
-            each(record.hash, record.rows, &record.parents, free(record.hash));
-        }
-        return;
-    }
-    let rows = tree.node(at.node).rows_of(slot, at.off);
-    if rows != 0 {
-        let hash = tree.hash_of(slot, at);
-        each(hash, rows, &[], free(hash));
-    }
-}
-
 /// The blocks of an owner: reachable ones with parents first, then unreachable, then waiting ones.
-pub(super) fn dump(tree: &Tree, owner: &OwnerState, slot: Slot) -> Vec<DumpBlock> {
-    let records = records(tree, owner, slot);
+pub(super) fn dump(view: View<'_>) -> Vec<DumpBlock> {
+    let records = records(view);
     let mut blocks = Vec::with_capacity(records.len());
     for reachable in [true, false] {
         for record in records.iter().filter(|record| record.reachable == reachable) {
@@ -103,7 +71,7 @@ pub(super) fn dump(tree: &Tree, owner: &OwnerState, slot: Slot) -> Vec<DumpBlock
             }));
         }
     }
-    for waiting in owner.pending.iter().flat_map(|pending| pending.iter()) {
+    for waiting in view.owner.pending.iter().flat_map(|pending| pending.iter()) {
         let span = waiting.locals.len() as u32;
         for tier in tiers(waiting.rows) {
             let mut parent = waiting.parent;

@@ -8,6 +8,7 @@ use super::holders::Slot;
 use super::index::PrefixIndex;
 use super::owner::{HELD, OwnerState};
 use super::tree::{At, ROOT};
+use super::view::View;
 use crate::ids::{EngineHash, LocalHash, Role};
 use crate::trust::Reason;
 
@@ -117,10 +118,10 @@ impl Case<'_> {
     }
 
     fn reason_at(&self, at: At) -> StopReason {
-        let tree = &self.index.tree;
+        let view = View { tree: &self.index.tree, owner: self.owner, slot: self.slot };
         let mut rows = 0;
         let mut removal = None;
-        dump::for_each_record(tree, self.owner, self.slot, at, |hash, on, _, _| {
+        view.for_each_record(at, |hash, on, _, _| {
             rows |= on & HELD;
             if on & HELD == 0 {
                 removal = removal.or(self.owner.removals.find(hash));
@@ -132,7 +133,7 @@ impl Case<'_> {
         if rows != 0 {
             return StopReason::OtherTier { tiers: dump::tiers(rows).collect() };
         }
-        match removal.or_else(|| self.owner.removals.find(dump::main(tree, self.owner, self.slot, at))) {
+        match removal.or_else(|| self.owner.removals.find(view.main(at))) {
             Some(removal) => {
                 StopReason::Removed { hash: EngineHash(removal.hash), seq: removal.seq, at_ms: removal.at_ms }
             }

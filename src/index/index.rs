@@ -8,6 +8,7 @@ use super::holders::{Slot, SlotSet};
 use super::owner::OwnerState;
 use super::record::Writer;
 use super::tree::Tree;
+use super::view::View;
 use crate::event::{Batch, Event, SkipReason};
 use crate::ids::{BlockSize, Owner, Role, Seq, Tier};
 use crate::trust::{Reason, Trust};
@@ -329,7 +330,7 @@ impl PrefixIndex {
     pub fn dump(&self, owner: OwnerId) -> Vec<DumpBlock> {
         let slot = self.by_id.get(&owner).copied();
         let state = self.state(owner);
-        slot.zip(state).map(|(slot, state)| dump::dump(&self.tree, state, slot)).unwrap_or_default()
+        slot.zip(state).map(|(slot, owner)| dump::dump(View { tree: &self.tree, owner, slot })).unwrap_or_default()
     }
 
     /// Counters and gauges of an owner.

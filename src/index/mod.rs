@@ -28,6 +28,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 mod tree;
+mod view;
 
 pub use api::{
     Answer, ApplyContext, Clear, DumpBlock, Explanation, Limits, MatchEnd, OwnerAnswer, OwnerId, OwnerReport,

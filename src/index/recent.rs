@@ -51,7 +51,7 @@ impl Recents {
 
     /// Remembered hashes, oldest first.
     #[cfg(test)]
-    pub(super) fn to_vec(&mut self) -> Vec<u64> {
+    pub(super) fn settled(&mut self) -> Vec<u64> {
         self.compact();
         self.ring.iter().copied().collect()
     }

@@ -11,6 +11,7 @@ use super::owner::{HELD, MULTI, Overlay, OwnerState, Record};
 use super::recent::Removal;
 use super::store::piece_of;
 use super::tree::{At, NodeId, Place, RECENT, ROOT, Tree};
+use super::view::View;
 use crate::ids::{BlockSize, Seq};
 
 /// Owners by slot; the one being written is taken out.
@@ -50,7 +51,7 @@ impl Writer<'_> {
     }
 
     fn has_record(&self, place: Place, hash: u64) -> bool {
-        has_record(self.tree, self.me, self.slot, place, hash)
+        self.view().has_record(place, hash)
     }
 
     /// Rows of a record, as bits.
@@ -64,10 +65,11 @@ impl Writer<'_> {
 
     /// The owner's main hash of a place it knows.
     pub(super) fn main(&self, place: Place) -> u64 {
-        match self.me.overlays.get(&place) {
-            Some(overlay) => overlay.main,
-            None => self.tree.hash_of(self.slot, self.tree.at(place)),
-        }
+        self.view().main(self.tree.at(place))
+    }
+
+    pub(super) fn view(&self) -> View<'_> {
+        View { tree: self.tree, owner: self.me, slot: self.slot }
     }
 
     /// Holds a block on a row under a hash. `parent`: what the event named; none at the root or when it names none.
@@ -377,7 +379,7 @@ impl Writer<'_> {
         let node = self.tree.node(node);
         (0..super::tree::ROWS).filter_map(|row| node.row(row)).flat_map(|holders| holders.at(off)).any(|slot| {
             let other = self.others.get(slot as usize).and_then(Option::as_deref);
-            other.is_some_and(|other| has_record(self.tree, other, slot, place, hash))
+            other.is_some_and(|owner| View { tree: self.tree, owner, slot }.has_record(place, hash))
         })
     }
 }
@@ -391,15 +393,4 @@ pub(super) enum Foreign {
     Ambiguous,
     /// It names the block here, and `span - 1` blocks before it.
     At { place: Place, span: u32 },
-}
-
-/// True if the owner has this record, held or remembered.
-pub(super) fn has_record(tree: &Tree, owner: &OwnerState, slot: Slot, place: Place, hash: u64) -> bool {
-    if !owner.overlays.is_empty()
-        && let Some(overlay) = owner.overlays.get(&place)
-    {
-        return overlay.records.iter().any(|record| record.hash == hash);
-    }
-    let at = tree.at(place);
-    tree.hash_of(slot, at) == hash && tree.node(at.node).rows_of(slot, at.off) != 0
 }

@@ -92,7 +92,7 @@ impl Writer<'_> {
     /// Main groups begin to keep sets: the first one's is what the tree holds.
     fn begin_sets(&mut self, newcomer: Option<u32>) {
         let mut held = Vec::new();
-        for record in super::dump::records(self.tree, self.me, self.slot) {
+        for record in super::dump::records(self.view()) {
             for row in (0..4u8).filter(|row| record.rows & 1 << row != 0) {
                 let copies = self.me.copies.get(&(record.hash, row)).copied().unwrap_or(1);
                 held.push(((record.hash, row), copies));

@@ -47,6 +47,9 @@ struct Segment {
     shadowed: bool,
 }
 
+/// Hashes by owner, one per block.
+type Columns = Vec<(Slot, Vec<u64>)>;
+
 /// A view on a segment with those who hold it.
 #[derive(Debug)]
 pub(super) struct Node {
@@ -63,7 +66,7 @@ pub(super) struct Node {
     recent: Holders,
     lower: Option<Box<[Holders; 3]>>,
     /// Hashes of owners whose own hash differs from the first storer's, ascending by owner; may end before the node.
-    aliases: Option<Box<Vec<(Slot, Vec<u64>)>>>,
+    aliases: Option<Box<Columns>>,
 }
 
 impl Node {

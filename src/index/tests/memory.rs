@@ -48,12 +48,12 @@ fn churn_below_one_prompt_leaves_no_trace() {
 
 #[test]
 fn a_hash_that_comes_back_is_not_forgotten_early() {
-    let mut recents = super::super::recent::Recents::default();
+    let mut recents = recent::Recents::default();
     for hash in [1, 2, 3] {
         recents.push(hash);
     }
     recents.revive(1);
     recents.push(1);
-    assert_eq!((recents.len(), recents.to_vec()), (3, vec![2, 3, 1]));
+    assert_eq!((recents.len(), recents.settled()), (3, vec![2, 3, 1]));
     assert_eq!([recents.pop(), recents.pop(), recents.pop(), recents.pop()], [Some(2), Some(3), Some(1), None]);
 }

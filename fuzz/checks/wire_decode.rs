@@ -8,7 +8,7 @@ use kvindexer::wire::{DecodeContext, decode, decode_by_library};
 /// range lies inside its arena; bytes behind a batch do not matter.
 ///
 /// The first byte chooses the block size of the index.
-pub fn check(data: &[u8]) {
+pub(crate) fn check(data: &[u8]) {
     let Some((&size, payload)) = data.split_first() else { return };
     let block_size = BlockSize::new(u32::from(size % 32) + 1).expect("at least 1");
     let context = DecodeContext { block_size, default_lora: (size > 127).then_some(9) };

@@ -1,5 +1,7 @@
 //! All tests that need sockets or the whole service, in one binary.
 
+#![allow(clippy::unwrap_used, reason = "a test reports by panicking")]
+
 mod cli;
 mod engines;
 mod faults_http;

@@ -1,7 +1,7 @@
 //! The HTTP API: queries, registrations, what is known about workers, metrics, and a page for people.
 //!
 //! Handlers are thin: they read a body, ask the registry or an index, and write an answer. Every failure goes through
-//! [`error`]. Invariants: an index is read under one lock that is never held across an await; what a client sends is
+//! `error`. Invariants: an index is read under one lock that is never held across an await; what a client sends is
 //! bounded before it is stored; every error has a JSON body.
 
 mod access;

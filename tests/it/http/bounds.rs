@@ -15,13 +15,18 @@ use crate::harness::wait_for;
 const FIRST_HALF: &str = r#"{"model_name":"#;
 const SECOND_HALF: &str = r#""m","token_ids":[1]}"#;
 
-/// A connection that has sent the head of a query and a part of its body.
+/// A connection that has sent the head of a query and a part of its body. The request is at work: the server has asked
+/// for the body.
 fn half_sent(server: &Server) -> TcpStream {
     let mut stream = TcpStream::connect(server.address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     let length = FIRST_HALF.len() + SECOND_HALF.len();
-    let head = "POST /query HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n";
-    stream.write_all(format!("{head}Content-Length: {length}\r\n\r\n{FIRST_HALF}").as_bytes()).unwrap();
+    let head = "POST /query HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nExpect: 100-continue\r\n";
+    stream.write_all(format!("{head}Content-Length: {length}\r\n\r\n").as_bytes()).unwrap();
+    let mut asked = [0; 25];
+    stream.read_exact(&mut asked).unwrap();
+    assert_eq!(&asked, b"HTTP/1.1 100 Continue\r\n\r\n");
+    stream.write_all(FIRST_HALF.as_bytes()).unwrap();
     stream
 }
 

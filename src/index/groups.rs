@@ -3,7 +3,7 @@
 //! Pure. A side group (window, Mamba) is a set of hashes, placed by the equal hash in a main group. As soon as there
 //! are several main groups, or groups without a kind, each of them keeps such a set too, and the tree holds their union.
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use super::detail::Links;
@@ -28,6 +28,8 @@ pub(super) struct Group {
     block_tokens: Option<u32>,
     /// Copies by hash and row.
     held: FxHashMap<(u64, u8), u32>,
+    /// Those of them that it never put into the tree.
+    bare: FxHashSet<(u64, u8)>,
 }
 
 /// All announced groups of one owner.
@@ -121,6 +123,26 @@ impl Groups {
         (if main { Class::Main(key) } else { Class::Side(key) }, begins)
     }
 
+    /// True if a group whose stores are in the tree turns out to be a side group with this store.
+    pub(super) fn demotes(&self, info: &GroupInfo) -> bool {
+        is_side(info.kind) && self.group(key_of(info)).is_some_and(|group| group.in_tree)
+    }
+
+    /// Makes a group a side group. `tree` is what the tree holds, in case the group keeps no set yet. Returns what no
+    /// other main group holds.
+    pub(super) fn demote(&mut self, key: Option<u32>, tree: Vec<((u64, u8), u32)>) -> Vec<(u64, u8)> {
+        let adopts = !self.sets;
+        let Some(group) = self.group_mut(key) else {
+            return Vec::new();
+        };
+        group.in_tree = false;
+        if adopts {
+            group.held.extend(tree);
+        }
+        let held: Vec<(u64, u8)> = group.held.keys().filter(|held| !group.bare.contains(held)).copied().collect();
+        held.into_iter().filter(|held| !self.main_holds(*held)).collect()
+    }
+
     /// Enters what the tree held before main groups kept sets: it belongs to the main group that was there first.
     pub(super) fn adopt(&mut self, newcomer: Option<u32>, held: impl Iterator<Item = ((u64, u8), u32)>) {
         let Some(group) = self.list.iter_mut().find(|group| group.in_tree && group.key != newcomer) else {
@@ -130,10 +152,18 @@ impl Groups {
     }
 
     /// Adds hashes to a group's set.
-    pub(super) fn store(&mut self, key: Option<u32>, hashes: impl Iterator<Item = u64>, row: u8) {
-        if let Some(group) = self.group_mut(key) {
-            for hash in hashes {
-                *group.held.entry((hash, row)).or_default() += 1;
+    pub(super) fn store(&mut self, class: Class, hashes: &[u64], row: u8) {
+        let (Class::Main(key) | Class::Side(key)) = class;
+        let Some(group) = self.group_mut(key) else {
+            return;
+        };
+        for hash in hashes {
+            let copies = group.held.entry((*hash, row)).or_default();
+            *copies += 1;
+            if class == Class::Main(key) {
+                group.bare.remove(&(*hash, row));
+            } else if *copies == 1 {
+                group.bare.insert((*hash, row));
             }
         }
     }
@@ -156,13 +186,14 @@ impl Groups {
         let last = *count == 0;
         if last {
             group.held.remove(&held);
+            group.bare.remove(&held);
         }
         Some(last)
     }
 
     /// True if a group whose stores are in the tree holds this.
     pub(super) fn main_holds(&self, held: (u64, u8)) -> bool {
-        self.list.iter().any(|group| group.in_tree && group.held.contains_key(&held))
+        self.list.iter().any(|group| group.in_tree && group.held.contains_key(&held) && !group.bare.contains(&held))
     }
 
     /// Keys of all groups.
@@ -184,6 +215,7 @@ impl Groups {
     pub(super) fn clear_held(&mut self) {
         for group in &mut self.list {
             group.held = FxHashMap::default();
+            group.bare = FxHashSet::default();
         }
     }
 
@@ -262,6 +294,7 @@ impl Group {
             window_tokens: None,
             block_tokens: None,
             held: FxHashMap::default(),
+            bare: FxHashSet::default(),
         }
     }
 

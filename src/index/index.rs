@@ -225,6 +225,7 @@ impl PrefixIndex {
             seq: context.seq,
             now_ms: context.now_ms,
             over_limit: false,
+            joining: false,
             doomed: Vec::new(),
         };
         change(&mut writer);

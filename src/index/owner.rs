@@ -190,11 +190,9 @@ impl OwnerState {
         }
     }
 
-    /// One more copy of what is held.
+    /// One more copy of what is held; counted under every policy, for the policy may change.
     pub(super) fn add_copy(&mut self, hash: u64, row: u8) {
-        if self.spec.policy != DuplicatePolicy::Set {
-            *self.copies.entry((hash, row)).or_insert(1) += 1;
-        }
+        *self.copies.entry((hash, row)).or_insert(1) += 1;
     }
 
     /// Takes a copy, or decides that the last one goes: false if something remains. `remaining` as the engine says.

@@ -46,14 +46,13 @@ impl Pending {
         self.by_hash.contains_key(&hash)
     }
 
-    /// Adds a block, or its row to an equal one. False if it waited on that row already.
-    pub(super) fn insert(&mut self, block: PendingBlock) -> bool {
+    /// Adds a block, or its row to an equal one.
+    pub(super) fn insert(&mut self, block: PendingBlock) {
         for number in self.by_hash.get(&block.hash).into_iter().flatten() {
             let other = self.blocks.get_mut(number).expect("numbers in by_hash exist");
             if other.parent == block.parent && other.named == block.named && other.locals == block.locals {
-                let added = other.rows & block.rows == 0;
                 other.rows |= block.rows;
-                return added;
+                return;
             }
         }
         let number = self.next;
@@ -62,7 +61,6 @@ impl Pending {
         self.by_parent.entry(block.parent).or_default().push(number);
         self.index_blocks += block.locals.len() as u64;
         self.blocks.insert(number, block);
-        true
     }
 
     /// Rows on which a hash waits, as bits.
@@ -71,15 +69,12 @@ impl Pending {
         numbers.fold(0, |rows, number| rows | self.blocks[number].rows)
     }
 
-    /// Adds a row to the newest waiting block of a hash. False if it waits on that row already.
-    pub(super) fn add_row(&mut self, hash: u64, row: usize) -> bool {
+    /// Adds a row to the newest waiting block of a hash.
+    pub(super) fn add_row(&mut self, hash: u64, row: usize) {
         let newest = self.by_hash.get(&hash).and_then(|numbers| numbers.last());
-        let Some(block) = newest.and_then(|number| self.blocks.get_mut(number)) else {
-            return false;
-        };
-        let added = block.rows & 1 << row == 0;
-        block.rows |= 1 << row;
-        added
+        if let Some(block) = newest.and_then(|number| self.blocks.get_mut(number)) {
+            block.rows |= 1 << row;
+        }
     }
 
     /// Takes a hash off a row; blocks without any row go.

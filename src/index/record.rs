@@ -28,6 +28,8 @@ pub(super) struct Writer<'a> {
     pub(super) seq: Seq,
     pub(super) now_ms: u64,
     pub(super) over_limit: bool,
+    /// Waiting blocks are being placed: they were counted when they came.
+    pub(super) joining: bool,
     /// Nodes whose end may be free; looked at when an event is done, so that no cursor is pulled away.
     pub(super) doomed: Vec<NodeId>,
 }
@@ -74,7 +76,8 @@ impl Writer<'_> {
 
     /// Holds a block on a row under a hash. `parent`: what the event named; none at the root or when it names none.
     pub(super) fn hold(&mut self, place: Place, hash: u64, row: usize, parent: Parent) {
-        let held = self.settle(place, hash);
+        let waiting = self.me.pending.as_ref().map_or(0, |pending| pending.rows(hash));
+        let held = self.settle(place, hash) | waiting;
         let rows = self.rows(place, hash);
         self.link(place, hash, parent, rows & HELD != 0);
         if rows & 1 << RECENT != 0 {
@@ -82,13 +85,26 @@ impl Writer<'_> {
             self.set_row(place, hash, RECENT, false);
         }
         if held & 1 << row != 0 {
-            self.me.duplicate_stores += 1;
-            self.me.add_copy(hash, row as u8);
+            self.repeat(hash, row);
         }
         if rows & 1 << row == 0 {
             self.set_row(place, hash, row, true);
             self.me.blocks[row] += 1;
         }
+    }
+
+    /// Counts a store of what is held already.
+    pub(super) fn repeat(&mut self, hash: u64, row: usize) {
+        if !self.joining {
+            self.me.duplicate_stores += 1;
+            self.me.add_copy(hash, row as u8);
+        }
+    }
+
+    /// Rows on which a hash is held or waits.
+    pub(super) fn rows_anywhere(&self, hash: u64) -> u8 {
+        let waiting = self.me.pending.as_ref().map_or(0, |pending| pending.rows(hash));
+        self.places(hash).iter().fold(waiting, |rows, place| rows | self.rows(*place, hash)) & HELD
     }
 
     /// Makes the record known, newest of its hash. Returns the rows that the hash is held on at any place.
@@ -349,38 +365,32 @@ impl Writer<'_> {
 
     /// The only place that the others who know a hash agree on, and how many blocks the hash names there.
     pub(super) fn foreign(&self, hash: u64) -> Foreign {
-        let mut found: Option<Place> = None;
-        let mut span = 1;
-        let mut candidates: SmallVec<[Place; 4]> = SmallVec::new();
-        if let Some(place) = self.tree.find_hash(hash)
-            && self.anybody(place, hash)
-        {
-            candidates.push(place);
+        let mut found = Foreign::Unknown;
+        let mut add = |place: Place, owner: &OwnerState| {
+            let here = Foreign::At { place, span: owner.spans.get(&hash).copied().unwrap_or(1) };
+            found = if found == Foreign::Unknown || found == here { here } else { Foreign::Ambiguous };
+        };
+        if let Some(place) = self.tree.find_hash(hash) {
+            let At { node, off } = self.tree.at(place);
+            let node = self.tree.node(node);
+            let holders = (0..super::tree::ROWS).filter_map(|row| node.row(row)).flat_map(|holders| holders.at(off));
+            for slot in holders {
+                let Some(owner) = self.others.get(slot as usize).and_then(Option::as_deref) else {
+                    continue;
+                };
+                if (View { tree: self.tree, owner, slot }).has_record(place, hash) {
+                    add(place, owner);
+                }
+            }
         }
-        for other in self.others.iter().flatten() {
-            match other.own.get(&hash) {
-                Some(&MULTI) => candidates.extend(other.multi.get(&hash).into_iter().flatten().copied()),
-                Some(place) => candidates.push(*place),
+        for owner in self.others.iter().flatten() {
+            match owner.own.get(&hash) {
+                Some(&MULTI) => owner.multi.get(&hash).into_iter().flatten().for_each(|place| add(*place, owner)),
+                Some(place) => add(*place, owner),
                 None => {}
             }
-            span = span.max(other.spans.get(&hash).copied().unwrap_or(1));
         }
-        for place in candidates {
-            match found {
-                Some(other) if other != place => return Foreign::Ambiguous,
-                _ => found = Some(place),
-            }
-        }
-        found.map_or(Foreign::Unknown, |place| Foreign::At { place, span })
-    }
-
-    fn anybody(&self, place: Place, hash: u64) -> bool {
-        let At { node, off } = self.tree.at(place);
-        let node = self.tree.node(node);
-        (0..super::tree::ROWS).filter_map(|row| node.row(row)).flat_map(|holders| holders.at(off)).any(|slot| {
-            let other = self.others.get(slot as usize).and_then(Option::as_deref);
-            other.is_some_and(|owner| View { tree: self.tree, owner, slot }.has_record(place, hash))
-        })
+        found
     }
 }
 

@@ -114,7 +114,7 @@ impl Writer<'_> {
     }
 
     /// Takes the last copy of a hash off a row, with all blocks that it names.
-    fn take(&mut self, hash: u64, row: usize) {
+    pub(super) fn take(&mut self, hash: u64, row: usize) {
         for piece in (1..self.me.spans.get(&hash).copied().unwrap_or(1)).rev() {
             let piece = piece_of(hash, piece);
             self.me.copies.remove(&(piece, row as u8));

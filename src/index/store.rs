@@ -80,6 +80,10 @@ impl Writer<'_> {
         let used = self.me.blocks.iter().any(|blocks| *blocks > 0) || self.me.recents.len() > 0;
         let groups = self.me.groups.get_or_insert_default();
         let announcement = Announcement { info: stored.group, block_tokens: stored.block_size, complete };
+        if groups.demotes(&stored.group) {
+            self.demote(key_of(&stored.group));
+        }
+        let groups = self.me.groups.get_or_insert_default();
         let (class, begins) = groups.announce(announcement, used);
         let unknown = groups.has_unknown();
         self.me.trust.set(Reason::UnknownGroup, unknown, self.now_ms);
@@ -91,8 +95,30 @@ impl Writer<'_> {
 
     /// Main groups begin to keep sets: the first one's is what the tree holds.
     fn begin_sets(&mut self, newcomer: Option<u32>) {
+        let held = self.held();
+        if let Some(groups) = &mut self.me.groups {
+            groups.adopt(newcomer, held.into_iter());
+        }
+    }
+
+    /// A group without a kind turns out to be a side group: what it alone put into the tree leaves it.
+    fn demote(&mut self, key: Option<u32>) {
+        let held = self.held();
+        let Some(groups) = &mut self.me.groups else {
+            return;
+        };
+        let leaving = groups.demote(key, held);
+        for (hash, row) in leaving {
+            self.me.copies.remove(&(hash, row));
+            self.take(hash, usize::from(row));
+        }
+    }
+
+    /// Copies of everything that is held or waits, by hash and row.
+    fn held(&self) -> Vec<((u64, u8), u32)> {
         let mut held = Vec::new();
-        for record in super::dump::records(self.view()) {
+        let records = super::dump::records(self.view());
+        for record in records.iter().filter(|record| !self.me.pieces.contains(&record.hash)) {
             for row in (0..4u8).filter(|row| record.rows & 1 << row != 0) {
                 let copies = self.me.copies.get(&(record.hash, row)).copied().unwrap_or(1);
                 held.push(((record.hash, row), copies));
@@ -101,15 +127,13 @@ impl Writer<'_> {
         for pending in self.me.pending.iter().flat_map(|pending| pending.iter()) {
             held.extend((0..4u8).filter(|row| pending.rows & 1 << row != 0).map(|row| ((pending.hash, row), 1)));
         }
-        if let Some(groups) = &mut self.me.groups {
-            groups.adopt(newcomer, held.into_iter());
-        }
+        held
     }
 
     fn store_side(&mut self, key: Option<u32>, hashes: &[u64], row: usize) {
         self.note_ages(hashes, row, key);
         if let Some(groups) = &mut self.me.groups {
-            groups.store(key, hashes.iter().copied(), row as u8);
+            groups.store(Class::Side(key), hashes, row as u8);
         }
     }
 
@@ -161,7 +185,7 @@ impl Writer<'_> {
         if let Some(groups) = &mut self.me.groups
             && groups.sets
         {
-            groups.store(key, hashes.iter().copied(), row as u8);
+            groups.store(Class::Main(key), hashes, row as u8);
         }
     }
 
@@ -242,23 +266,36 @@ impl Writer<'_> {
                 locals: locals[index * whole.span as usize..(index + 1) * whole.span as usize].into(),
                 rows: 1 << whole.row,
             };
-            let pending = self.me.pending.get_or_insert_default();
-            if !pending.insert(block) {
-                self.me.duplicate_stores += 1;
-                self.me.add_copy(*hash, whole.row as u8);
+            if self.rows_anywhere(*hash) & 1 << whole.row != 0 {
+                self.repeat(*hash, whole.row);
             }
+            self.me.pending.get_or_insert_default().insert(block);
             parent = *hash;
+            self.trim_pending();
         }
+        self.me.judge_pending(self.now_ms);
+    }
+
+    /// Drops the oldest waiting blocks beyond the limit.
+    fn trim_pending(&mut self) {
         while self.me.pending_blocks() > self.limits.pending_blocks_max as u64 {
             let Some(dropped) = self.me.pending.as_mut().and_then(|pending| pending.pop_oldest()) else {
-                break;
+                return;
             };
             for _ in &dropped.locals {
                 self.me.skip(SkipReason::PendingOverflow, self.now_ms);
             }
             self.me.pending_dropped = true;
+            self.drop_copies(&dropped);
         }
-        self.me.judge_pending(self.now_ms);
+    }
+
+    /// Copies of a waiting block that is dropped do not count where the hash is not held otherwise.
+    fn drop_copies(&mut self, dropped: &PendingBlock) {
+        let rows = self.rows_anywhere(dropped.hash);
+        for row in (0..4u8).filter(|row| dropped.rows & !rows & 1 << row != 0) {
+            self.me.copies.remove(&(dropped.hash, row));
+        }
     }
 
     /// Lets blocks join that waited for these hashes, and for those that join.
@@ -289,6 +326,7 @@ impl Writer<'_> {
     fn join_one(&mut self, child: &PendingBlock, parent: (Place, u64)) -> bool {
         let Some(namespace) = self.namespace_below(Some(parent), child.named) else {
             self.me.skip(SkipReason::NamespaceConflict, self.now_ms);
+            self.drop_copies(child);
             return false;
         };
         let span = child.locals.len() as u32;
@@ -310,9 +348,11 @@ impl Writer<'_> {
             self.me.spans.insert(child.hash, span);
             self.me.pieces.extend((1..span).map(|piece| piece_of(child.hash, piece)));
         }
+        self.joining = true;
         for row in (0..4).filter(|row| child.rows & 1 << row != 0) {
             self.store_run(Run { hashes: &hashes, locals: &locals, row, namespace, parent: Some(parent) });
         }
+        self.joining = false;
         true
     }
 
@@ -340,9 +380,10 @@ impl Writer<'_> {
             return true;
         }
         if let Some(pending) = self.me.pending.as_mut().filter(|pending| pending.contains(hash)) {
-            if !pending.add_row(hash, row) {
-                self.me.duplicate_stores += 1;
-                self.me.add_copy(hash, row as u8);
+            let repeated = pending.rows(hash) & 1 << row != 0;
+            pending.add_row(hash, row);
+            if repeated {
+                self.repeat(hash, row);
             }
             return true;
         }
@@ -466,6 +507,7 @@ impl Writer<'_> {
             && !self.tree.is_shadowed(at.node)
             && !node.has_column(self.slot)
             && engines[..hashes.len()] == *hashes
+            && self.me.pending.as_ref().is_none_or(|pending| !hashes.iter().any(|hash| pending.contains(*hash)))
             && (self.me.own.is_empty() || !hashes.iter().any(|hash| self.me.own.contains_key(hash)))
             && parent.is_none_or(|(place, hash)| self.me.own.is_empty() || self.main(place) == hash)
     }
@@ -486,7 +528,7 @@ impl Writer<'_> {
         let held = holders.of(self.slot);
         if !matches!(held, super::holders::Held::Nothing) {
             for (off, hash) in (start..end).zip(hashes) {
-                if held.contains(off) {
+                if held.contains(off) && !self.joining {
                     self.me.duplicate_stores += 1;
                     self.me.add_copy(*hash, row as u8);
                 }

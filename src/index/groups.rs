@@ -82,15 +82,18 @@ impl Groups {
         self.list.iter().any(|group| is_side(group.kind)) || (kindless && (self.list.len() > 1 || self.lacks_main()))
     }
 
-    /// True while only groups without a kind are announced and group 0, the main one of them, is not among them.
+    /// True while no group counts as the main one: kinds name none, and group 0, which is meant to be it, was not heard
+    /// yet, or it had fewer hashes than blocks and no other group is complete.
     fn lacks_main(&self) -> bool {
-        !self.list.is_empty()
-            && self.list.iter().all(|group| group.kind.is_none() && group.key.is_some() && group.key != Some(0))
+        if self.list.is_empty() || self.list.iter().any(|group| group.kind == Some(CacheKind::Full)) {
+            return false;
+        }
+        self.group(Some(0)).is_none() || self.kindless_main().is_none()
     }
 
     /// True if the main group's blocks alone do not decide an answer.
     pub(super) fn restricts(&self) -> bool {
-        self.sets || self.has_side()
+        self.sets || self.has_side() || self.lacks_main()
     }
 
     /// True if some group's kind is unknown.
@@ -189,6 +192,20 @@ impl Groups {
             group.bare.remove(&held);
         }
         Some(last)
+    }
+
+    /// Takes stores back that came to nothing.
+    pub(super) fn withdraw(&mut self, key: Option<u32>, held: (u64, u8), count: u32) {
+        let Some(group) = self.group_mut(key) else {
+            return;
+        };
+        if let Some(copies) = group.held.get_mut(&held) {
+            *copies = copies.saturating_sub(count);
+            if *copies == 0 {
+                group.held.remove(&held);
+                group.bare.remove(&held);
+            }
+        }
     }
 
     /// True if a group whose stores are in the tree holds this.

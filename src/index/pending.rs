@@ -24,6 +24,27 @@ pub(super) struct PendingBlock {
     pub(super) locals: Box<[u64]>,
     /// Rows it lies on, as bits.
     pub(super) rows: u8,
+    /// Stores that it came with, by group and row.
+    pub(super) stores: SmallVec<[Stores; 1]>,
+}
+
+/// How often a group stored a waiting block on a row.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stores {
+    pub(super) group: Option<u32>,
+    pub(super) row: u8,
+    pub(super) count: u32,
+}
+
+impl PendingBlock {
+    /// One more store of a group on a row.
+    fn add(&mut self, group: Option<u32>, row: u8) {
+        self.rows |= 1 << row;
+        match self.stores.iter_mut().find(|stores| (stores.group, stores.row) == (group, row)) {
+            Some(stores) => stores.count += 1,
+            None => self.stores.push(Stores { group, row, count: 1 }),
+        }
+    }
 }
 
 /// The waiting blocks of one owner.
@@ -51,7 +72,9 @@ impl Pending {
         for number in self.by_hash.get(&block.hash).into_iter().flatten() {
             let other = self.blocks.get_mut(number).expect("numbers in by_hash exist");
             if other.parent == block.parent && other.named == block.named && other.locals == block.locals {
-                other.rows |= block.rows;
+                for stores in &block.stores {
+                    other.add(stores.group, stores.row);
+                }
                 return;
             }
         }
@@ -69,11 +92,11 @@ impl Pending {
         numbers.fold(0, |rows, number| rows | self.blocks[number].rows)
     }
 
-    /// Adds a row to the newest waiting block of a hash.
-    pub(super) fn add_row(&mut self, hash: u64, row: usize) {
+    /// Adds a store to the newest waiting block of a hash.
+    pub(super) fn add_row(&mut self, hash: u64, row: usize, group: Option<u32>) {
         let newest = self.by_hash.get(&hash).and_then(|numbers| numbers.last());
         if let Some(block) = newest.and_then(|number| self.blocks.get_mut(number)) {
-            block.rows |= 1 << row;
+            block.add(group, row as u8);
         }
     }
 
@@ -82,6 +105,7 @@ impl Pending {
         for number in self.by_hash.get(&hash).cloned().into_iter().flatten() {
             let block = self.blocks.get_mut(&number).expect("numbers in by_hash exist");
             block.rows &= !(1 << row);
+            block.stores.retain(|stores| usize::from(stores.row) != row);
             if block.rows == 0 {
                 self.take(number);
             }

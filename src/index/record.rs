@@ -14,6 +14,10 @@ use super::tree::{At, NodeId, Place, RECENT, ROOT, Tree};
 use super::view::View;
 use crate::ids::{BlockSize, Seq};
 
+/// Places of one hash that are remembered while it is not held there: engines give a hash one place, and only a broken
+/// one gives it many.
+const PLACES_MAX: usize = 8;
+
 /// Owners by slot; the one being written is taken out.
 pub(super) type Owners = [Option<Box<OwnerState>>];
 
@@ -47,9 +51,11 @@ impl Writer<'_> {
         }
     }
 
-    /// The newest place of a hash.
+    /// The newest place of a hash that is held, else the newest remembered.
     pub(super) fn newest(&self, hash: u64) -> Option<Place> {
-        self.places(hash).last().copied()
+        let places = self.places(hash);
+        let held = places.iter().rev().find(|place| places.len() == 1 || self.rows(**place, hash) & HELD != 0);
+        held.or(places.last()).copied()
     }
 
     fn has_record(&self, place: Place, hash: u64) -> bool {
@@ -81,7 +87,6 @@ impl Writer<'_> {
         let rows = self.rows(place, hash);
         self.link(place, hash, parent, rows & HELD != 0);
         if rows & 1 << RECENT != 0 {
-            self.me.revive(hash);
             self.set_row(place, hash, RECENT, false);
         }
         if held & 1 << row != 0 {
@@ -116,37 +121,48 @@ impl Writer<'_> {
                 list.retain(|other| *other != place);
                 list.push(place);
             }
+            if held == 0 {
+                self.me.revive(hash);
+            }
             return held;
         }
-        if let [other] = places[..]
-            && held == 0
-        {
+        if held == 0 && !places.is_empty() {
             self.me.revive(hash);
-            self.forget(other, hash);
-            places.clear();
+        }
+        while places.len() >= PLACES_MAX {
+            let old = places.iter().position(|other| self.rows(*other, hash) & HELD == 0).unwrap_or(0);
+            if self.rows(places[old], hash) & HELD != 0 {
+                break;
+            }
+            self.forget(places.remove(old), hash);
         }
         let at = self.tree.at(place);
-        let known = self.tree.node(at.node).rows_of(self.slot, at.off);
-        if known == 0 {
+        let main = self.tree.hash_of(self.slot, at);
+        let known = self.tree.node(at.node).rows_of(self.slot, at.off) != 0;
+        let apart = known || (main != hash && self.has_below(at));
+        if apart {
+            let record = Record { hash, rows: 0, parents: SmallVec::new() };
+            self.overlay(place).records.push(record);
+        } else {
             self.tree.set_hash_of(self.slot, at, hash);
-        } else {
-            let overlay = self.overlay(place);
-            overlay.records.push(Record { hash, rows: 0, parents: SmallVec::new() });
         }
-        let in_table = known == 0
-            && self.tree.engine(place) == hash
-            && self.tree.find_hash(hash) == Some(place)
-            && places.is_empty();
-        if places.is_empty() {
-            if !in_table {
-                self.me.own.insert(hash, place);
-            }
-        } else {
+        if !places.is_empty() {
             let list = self.me.multi.entry(hash).or_insert_with(|| places.iter().copied().collect());
             list.push(place);
             self.me.own.insert(hash, MULTI);
+        } else if apart || self.tree.engine(place) != hash || self.tree.find_hash(hash) != Some(place) {
+            self.me.own.insert(hash, place);
         }
         held
+    }
+
+    /// True if the owner has a block right below a block: it may name the hash that the owner gave that one.
+    fn has_below(&self, at: At) -> bool {
+        let node = self.tree.node(at.node);
+        if at.off + 1 < node.len {
+            return node.rows_of(self.slot, at.off + 1) != 0;
+        }
+        self.tree.children(at.node).any(|child| self.tree.node(child).rows_of(self.slot, 0) != 0)
     }
 
     /// The overlay of a known place, made from the common form if need be.
@@ -260,14 +276,9 @@ impl Writer<'_> {
             return false;
         }
         let held = places.iter().any(|place| self.rows(*place, hash) & HELD != 0);
-        for (index, place) in places.iter().enumerate() {
-            if self.rows(*place, hash) & HELD != 0 {
-                continue;
-            }
-            if !held && index + 1 == places.len() {
+        for place in &places {
+            if self.rows(*place, hash) & HELD == 0 {
                 self.set_row(*place, hash, RECENT, true);
-            } else {
-                self.forget(*place, hash);
             }
         }
         if self.me.pieces.contains(&hash) {

@@ -150,14 +150,8 @@ impl Writer<'_> {
         }
         let mut settled = FxHashSet::default();
         for hash in forgotten {
-            let places = self.places(hash);
-            // A hash with several places is entered once per place, and remembered once, at the newest.
-            if let Some((_, older @ [_, ..])) = places.split_last() {
-                for place in older {
-                    self.forget(*place, hash);
-                }
-                settled.insert(hash);
-            } else if settled.contains(&hash) {
+            // A hash with several places is entered once per place, and remembered once.
+            if self.me.multi.contains_key(&hash) && !settled.insert(hash) {
                 continue;
             }
             if !self.me.pieces.contains(&hash) {

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::groups::{Announcement, Class, Groups, key_of};
 use super::owner::{Aged, Ages};
-use super::pending::PendingBlock;
+use super::pending::{PendingBlock, Stores};
 use super::record::{Foreign, Parent, Writer};
 use super::tree::{At, NodeId, Place, ROOT};
 use crate::event::{Batch, ExtraKey, IgnoreReason, SkipReason, Stored};
@@ -33,6 +33,8 @@ struct Whole<'a> {
     named: Namespace,
     row: usize,
     span: u32,
+    /// Group that stores it.
+    group: Option<u32>,
 }
 
 /// Device stores in a row that come as twins before the groups count as ambiguous.
@@ -173,6 +175,7 @@ impl Writer<'_> {
             named: stored.named,
             row,
             span: size / index_size,
+            group: key,
         };
         if self.store_whole(&whole, stored.parent.map(|parent| parent.0)) {
             self.note_main(hashes, row, key);
@@ -265,6 +268,7 @@ impl Writer<'_> {
                 named: whole.named,
                 locals: locals[index * whole.span as usize..(index + 1) * whole.span as usize].into(),
                 rows: 1 << whole.row,
+                stores: SmallVec::from_elem(Stores { group: whole.group, row: whole.row as u8, count: 1 }, 1),
             };
             if self.rows_anywhere(*hash) & 1 << whole.row != 0 {
                 self.repeat(*hash, whole.row);
@@ -295,6 +299,11 @@ impl Writer<'_> {
         let rows = self.rows_anywhere(dropped.hash);
         for row in (0..4u8).filter(|row| dropped.rows & !rows & 1 << row != 0) {
             self.me.copies.remove(&(dropped.hash, row));
+        }
+        if let Some(groups) = self.me.groups.as_deref_mut().filter(|groups| groups.sets) {
+            for stores in &dropped.stores {
+                groups.withdraw(stores.group, (dropped.hash, stores.row), stores.count);
+            }
         }
     }
 
@@ -341,6 +350,7 @@ impl Writer<'_> {
             named: child.named,
             row: 0,
             span,
+            group: None,
         };
         let locals = self.locals(&whole, namespace);
         let hashes = pieces_of(&[child.hash], span);
@@ -360,7 +370,7 @@ impl Writer<'_> {
     fn store_hashes(&mut self, hashes: &[u64], row: usize, key: Option<u32>) {
         let mut placed: SmallVec<[u64; 8]> = SmallVec::new();
         for hash in hashes {
-            if self.store_hash(*hash, row) {
+            if self.store_hash(*hash, row, key) {
                 placed.push(*hash);
             }
         }
@@ -368,7 +378,7 @@ impl Writer<'_> {
         self.join(&placed);
     }
 
-    fn store_hash(&mut self, hash: u64, row: usize) -> bool {
+    fn store_hash(&mut self, hash: u64, row: usize, key: Option<u32>) -> bool {
         if let Some(place) = self.newest(hash) {
             self.hold(place, hash, row, None);
             for piece in 1..self.me.spans.get(&hash).copied().unwrap_or(1) {
@@ -381,7 +391,7 @@ impl Writer<'_> {
         }
         if let Some(pending) = self.me.pending.as_mut().filter(|pending| pending.contains(hash)) {
             let repeated = pending.rows(hash) & 1 << row != 0;
-            pending.add_row(hash, row);
+            pending.add_row(hash, row, key);
             if repeated {
                 self.repeat(hash, row);
             }

@@ -21,6 +21,7 @@ mod properties;
 mod recorded;
 mod store;
 mod walk;
+mod words;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

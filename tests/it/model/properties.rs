@@ -6,10 +6,10 @@ use kvindexer::hash;
 use kvindexer::ids::{BlockSize, LocalHash, Seq};
 use kvindexer::index::{ApplyContext, Clear, PrefixIndex};
 
-use super::Model;
 use super::batches::{batch, token_bytes};
 use super::check::{Difference, compare};
 use super::histories::{Chain, Character, History, Step, history};
+use super::{Model, words};
 
 /// Histories of a default run; `KVINDEXER_PROPERTY_HISTORIES` sets another number.
 const HISTORIES: u64 = 300;
@@ -256,11 +256,7 @@ fn the_index_agrees_with_the_naive_model_after_every_step() {
         if let Err(difference) = play(&history, &mut seen) {
             let shrunk = shrink(history);
             let last = play(&shrunk, &mut Seen::default()).expect_err("shrinking keeps the failure");
-            let names: Vec<String> = shrunk.owners.iter().map(|c| format!("{} {:?}", c.owner, c.spec)).collect();
-            panic!(
-                "seed {seed}: {difference}\nshrunk: {last}\nblock size {}, limits {:?}\nowners {names:#?}\nsteps {:#?}",
-                shrunk.block_size, shrunk.limits, shrunk.steps
-            );
+            panic!("seed {seed}: {difference}\nshrunk: {last}\n{}", words::tell(&shrunk));
         }
     }
     eprintln!("{} histories, {seen:?}", histories());

@@ -193,13 +193,11 @@ pub(crate) struct DumpRow {
 }
 
 impl OwnerModel {
-    /// All blocks of main groups, waiting ones too.
+    /// All blocks with a place, whichever group holds them, and those that wait for one.
     pub(crate) fn dump(&self) -> Vec<DumpRow> {
         let mut rows = Vec::new();
-        let mains = self.mains();
         for (hash, place) in self.places.iter().flat_map(|(hash, places)| places.iter().map(move |p| (*hash, p))) {
-            let tiers: BTreeSet<Tier> =
-                place.on.iter().filter(|(_, group)| mains.contains(group)).map(|(tier, _)| *tier).collect();
+            let tiers: BTreeSet<Tier> = place.on.iter().map(|(tier, _)| *tier).collect();
             for tier in tiers {
                 for local in &place.path[place.path.len() - place.len..] {
                     let parents = if place.len > 1 { BTreeSet::new() } else { named_parents(place) };
@@ -215,6 +213,12 @@ impl OwnerModel {
         }
         rows.sort();
         rows
+    }
+
+    /// True if some hash names several index blocks.
+    pub(crate) fn has_spans(&self) -> bool {
+        self.places.values().flatten().any(|place| place.len > 1)
+            || self.pending.iter().any(|block| block.pieces.len() > 1)
     }
 
     /// Held index blocks of each tier, without waiting ones.

@@ -116,7 +116,8 @@ pub(crate) fn history(seed: u64, steps: usize) -> History {
         remaining: flag(4),
         hybrids: flag(3),
     };
-    let block_size = 1 + u32::from(flag(2));
+    let profile = Profile { spans: profile.spans && !profile.hybrids, ..profile };
+    let block_size = 1 + u32::from(rng.bool());
     let limits = if small {
         Limits { recent_hashes_max: 8, pending_blocks_max: 8, removals_remembered_max: 8 }
     } else {

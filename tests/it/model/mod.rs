@@ -86,11 +86,11 @@ impl Place {
 pub(crate) struct Pending {
     pub(crate) hash: EngineHash,
     pub(crate) parent: EngineHash,
-    pub(crate) tier: Tier,
-    pub(crate) group: Group,
     pub(crate) named: Namespace,
     /// Tokens and extra keys of each index block.
     pub(crate) pieces: Vec<Piece>,
+    /// Tiers and groups that hold it.
+    pub(crate) on: BTreeSet<(Tier, Group)>,
 }
 
 /// One index block before its namespace is known.
@@ -263,16 +263,19 @@ impl OwnerModel {
         self.places.get(&hash).is_some_and(|places| places.iter().any(|place| !place.on.is_empty()))
     }
 
-    /// The place that takes children and bare stores of the hash.
+    /// The place that takes children and bare stores of the hash: the newest that is held, else the newest remembered.
     pub(crate) fn newest(&self, hash: EngineHash) -> Option<&Place> {
-        self.places.get(&hash)?.iter().max_by_key(|place| place.stamp)
+        self.places.get(&hash)?.iter().max_by_key(|place| (!place.on.is_empty(), place.stamp))
     }
 
     /// The last copy is gone.
     pub(crate) fn gone(&mut self, key: (EngineHash, Tier, Group), recent_max: usize) {
         let (hash, tier, group) = key;
         self.copies.remove(&key);
-        self.pending.retain(|block| (block.hash, block.tier, block.group) != key);
+        for block in self.pending.iter_mut().filter(|block| block.hash == hash) {
+            block.on.remove(&(tier, group));
+        }
+        self.pending.retain(|block| !block.on.is_empty());
         let was_held = self.held(hash);
         for place in self.places.get_mut(&hash).into_iter().flatten() {
             place.on.remove(&(tier, group));

@@ -1,5 +1,7 @@
 //! What a `BlockStored` means to the model.
 
+use std::collections::BTreeSet;
+
 use kvindexer::event::{Batch, CacheKind, SkipReason, Stored};
 use kvindexer::hash;
 use kvindexer::ids::{EngineHash, LocalHash, Namespace, Owner, Tier};
@@ -37,6 +39,8 @@ pub(super) fn stored(model: &mut Model, owner: &Owner, batch: &Batch, event: &St
     let kind = facts.kind;
     if numbered && kind.is_none() {
         entry.reasons.insert(Reason::UnknownGroup);
+    } else if !entry.groups.values().any(|group| group.numbered && group.kind.is_none()) {
+        entry.reasons.remove(&Reason::UnknownGroup);
     }
     if matches!(kind, Some(CacheKind::SlidingWindow | CacheKind::Mamba)) {
         return bare(entry, &incoming);
@@ -152,14 +156,15 @@ fn wait(
     let pending_max = model.limits.pending_blocks_max;
     let entry = model.owner(owner);
     for (hash, pieces) in incoming.hashes.iter().zip(blocks) {
-        let block =
-            Pending { hash: *hash, parent, tier: incoming.tier, group: incoming.group, named: incoming.named, pieces };
+        let on = BTreeSet::from([(incoming.tier, incoming.group)]);
+        let block = Pending { hash: *hash, parent, named: incoming.named, pieces, on };
         parent = *hash;
         *entry.copies.entry((*hash, incoming.tier, incoming.group)).or_default() += 1;
-        if entry.pending.contains(&block) {
-            continue;
+        let same = |known: &&mut Pending| Pending { on: block.on.clone(), ..(*known).clone() } == block;
+        match entry.pending.iter_mut().find(same) {
+            Some(known) => known.on.extend(&block.on),
+            None => entry.pending.push(block),
         }
-        entry.pending.push(block);
         while entry.pending_blocks() > pending_max {
             let oldest = entry.pending.remove(0);
             entry.pending_dropped = true;
@@ -170,12 +175,12 @@ fn wait(
 
 /// A dropped pending block is not held any more, unless its hash also has a place or waits elsewhere.
 fn forget_dropped(entry: &mut OwnerModel, block: &Pending) {
-    let key = (block.hash, block.tier, block.group);
-    let waits = entry.pending.iter().any(|other| (other.hash, other.tier, other.group) == key);
-    let placed =
-        entry.places.get(&block.hash).is_some_and(|places| places.iter().any(|p| p.on.contains(&(key.1, key.2))));
-    if !waits && !placed {
-        entry.copies.remove(&key);
+    for at in &block.on {
+        let waits = entry.pending.iter().any(|other| other.hash == block.hash && other.on.contains(at));
+        let placed = entry.places.get(&block.hash).is_some_and(|places| places.iter().any(|p| p.on.contains(at)));
+        if !waits && !placed {
+            entry.copies.remove(&(block.hash, at.0, at.1));
+        }
     }
 }
 
@@ -233,7 +238,7 @@ fn join(model: &mut Model, owner: &Owner, parent: EngineHash) {
             len: block.pieces.len(),
             namespace,
             parents: [Parent::Hash(parent)].into(),
-            on: [(block.tier, block.group)].into(),
+            on: block.on.clone(),
             stamp: 0,
         };
         put(model, owner, block.hash, place);
@@ -245,6 +250,13 @@ fn hash_only(model: &mut Model, owner: &Owner, incoming: &Incoming<'_>) {
         return model.skip(owner, SkipReason::NoHashes);
     }
     for hash in incoming.hashes {
+        let entry = model.owner(owner);
+        let waiting = entry.pending.iter_mut().rfind(|block| block.hash == *hash);
+        if let (None, Some(block)) = (entry.places.get(hash), waiting) {
+            block.on.insert((incoming.tier, incoming.group));
+            *entry.copies.entry((*hash, incoming.tier, incoming.group)).or_default() += 1;
+            continue;
+        }
         let found = match model.owner(owner).newest(*hash) {
             Some(place) => Ok(place.clone()),
             None => from_others(model, owner, *hash),

@@ -147,8 +147,10 @@ impl Model {
     fn goes_on(&self, entry: &OwnerModel, path: &[LocalHash], (tiers, group): (&[Tier], Group)) -> bool {
         let own = !entry.carriers(path, tiers, group).is_empty();
         let pooled = || {
-            let in_pool =
-                |pool: &OwnerModel| pool.mains().iter().any(|main| !pool.carriers(path, &Tier::ALL, *main).is_empty());
+            // A pool serves single blocks by hash: it need not hold what lies before them.
+            let in_pool = |pool: &OwnerModel| {
+                pool.places.values().flatten().any(|place| place.covers(path) && !place.on.is_empty())
+            };
             tiers.contains(&Tier::External) && self.stores().any(in_pool)
         };
         own || pooled()
@@ -208,7 +210,10 @@ impl OwnerModel {
         for block in &self.pending {
             for local in super::store::locals(&block.pieces, block.named) {
                 let parents = if block.pieces.len() > 1 { BTreeSet::new() } else { [Some(block.parent)].into() };
-                rows.push(DumpRow { tier: block.tier, hash: block.hash, local, pending: true, parents });
+                let tiers: BTreeSet<Tier> = block.on.iter().map(|(tier, _)| *tier).collect();
+                for tier in tiers {
+                    rows.push(DumpRow { tier, hash: block.hash, local, pending: true, parents: parents.clone() });
+                }
             }
         }
         rows.sort();

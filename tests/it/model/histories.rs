@@ -76,6 +76,9 @@ const NAMESPACES: [Namespace; 4] = [
     Namespace { lora: Some(1000), salt: Some(20_000) },
 ];
 
+const POLICIES: [DuplicatePolicy; 4] =
+    [DuplicatePolicy::Auto, DuplicatePolicy::Auto, DuplicatePolicy::Set, DuplicatePolicy::Copies];
+
 /// Which features a history has; each is left out often enough that the others are seen alone.
 #[derive(Debug, Clone, Copy)]
 struct Profile {
@@ -152,17 +155,15 @@ impl Maker {
         let mut owners = Vec::new();
         for (i, owner) in names.into_iter().take(count).enumerate() {
             let seed = if shared { 0 } else { i as u64 };
+            // The rules leave open what a second hash of one content means to cache groups, and colliding hashes that are
+            // a span at one place and a single block at another, or have a place and wait for a parent as well.
             let style = match self.rng.u8(..6) {
-                0 if few => Style::Few { count: 12 },
+                _ if self.profile.hybrids => Style::Chain { seed },
+                0 if few && !self.profile.spans && !self.profile.orphans => Style::Few { count: 12 },
                 0 | 1 => Style::Two { seed },
                 _ => Style::Chain { seed },
             };
-            let policy = self.pick(&[
-                DuplicatePolicy::Auto,
-                DuplicatePolicy::Auto,
-                DuplicatePolicy::Set,
-                DuplicatePolicy::Copies,
-            ]);
+            let policy = self.pick(&POLICIES);
             let role = if pool && i == 3 { Role::Store } else { Role::Worker };
             let groups =
                 if self.profile.hybrids { self.make_groups() } else { vec![(GroupInfo::default(), Shape::Whole)] };
@@ -238,10 +239,7 @@ impl Maker {
                 0 => Step::Clear { owner, clear: Clear::NewLife },
                 1 => Step::Rebuild { owner },
                 2 => Step::Unregister { owner },
-                3 => Step::Register {
-                    owner,
-                    policy: self.pick(&[DuplicatePolicy::Auto, DuplicatePolicy::Set, DuplicatePolicy::Copies]),
-                },
+                3 => Step::Register { owner, policy: self.pick(&POLICIES) },
                 _ => Step::Clear { owner, clear: Clear::AllBlocksCleared },
             };
         }
@@ -287,7 +285,7 @@ impl Maker {
         (chain.namespace, &chain.letters[..len]).hash(&mut hasher);
         match self.owners[owner].style {
             Style::Chain { seed } => (seed, variant / 2).hash(&mut hasher),
-            Style::Two { seed } => (seed, variant).hash(&mut hasher),
+            Style::Two { seed } => ("two", seed, variant).hash(&mut hasher),
             Style::Few { count } => return hasher.finish() % count,
         }
         hasher.finish()
@@ -310,12 +308,12 @@ impl Maker {
         }
         let pieces = if self.profile.spans && (end - start).is_multiple_of(2) && self.odds(2) { 2 } else { 1 };
         let span_variant = if pieces > 1 { variant + 2 } else { variant };
-        let parent_variant = if self.profile.spans && self.odds(4) {
-            span_variant ^ 2
-        } else if self.odds(5) {
-            span_variant ^ 1
-        } else {
-            span_variant
+        // One hash that names two parents while it waits is left out: a hash names its whole prefix.
+        let parent_variant = match self.rng.u8(..20) {
+            _ if self.profile.orphans => span_variant,
+            0..5 if self.profile.spans => span_variant ^ 2,
+            5..9 => span_variant ^ 1,
+            _ => span_variant,
         };
         let parent = (start > 0).then(|| self.hash(owner, (&chain, start), parent_variant));
         let hashes: Vec<u64> =

@@ -153,7 +153,10 @@ impl Model {
     pub(crate) fn intern(&mut self, owner: &Owner, like: &Owner) {
         let spec = self.owners[like].spec;
         if !self.owners.contains_key(owner) {
-            self.entry(owner).spec = spec;
+            let entry = self.entry(owner);
+            entry.spec = spec;
+            // A batch has named it.
+            entry.reasons.clear();
         }
     }
 

@@ -3,13 +3,13 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use kvindexer::hash;
-use kvindexer::ids::{BlockSize, LocalHash, Seq};
+use kvindexer::ids::{BlockSize, GroupId, LocalHash, Seq};
 use kvindexer::index::{ApplyContext, Clear, PrefixIndex};
 
-use super::batches::{batch, token_bytes};
+use super::batches::{Said, batch, token_bytes};
 use super::check::{Difference, compare};
 use super::histories::{Chain, Character, History, Step, history};
-use super::{Model, words};
+use super::{Model, OwnerModel, words};
 
 /// Histories of a default run; `KVINDEXER_PROPERTY_HISTORIES` sets another number.
 const HISTORIES: u64 = 300;
@@ -125,14 +125,26 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// Clearing more hashes than the ring remembers leaves open which ones are forgotten.
+    /// Steps whose outcome the rules leave open.
     fn is_open(&self, step: &Step) -> bool {
-        let clears = match step {
-            Step::Clear { clear: Clear::AllBlocksCleared, .. } => true,
-            Step::Apply { said, .. } => said.iter().any(|event| matches!(event, super::batches::Said::Cleared)),
-            _ => false,
+        let said: &[Said] = match step {
+            Step::Apply { said, .. } => said,
+            _ => &[],
         };
-        clears && self.model.owners.values().any(|owner| owner.places.len() + 8 > self.model.limits.recent_hashes_max)
+        let clears = matches!(step, Step::Clear { clear: Clear::AllBlocksCleared, .. })
+            || said.iter().any(|event| matches!(event, Said::Cleared));
+        // Clearing more hashes than the ring remembers: which ones are forgotten.
+        let overflows = |owner: &OwnerModel| owner.places.len() + 8 > self.model.limits.recent_hashes_max;
+        // The first thing heard of a cache group is a store without tokens: what kind of group it is.
+        let owner = |at: usize| self.model.owners.get(&self.history.owners[at].owner);
+        let unheard = |at: usize, group: GroupId| owner(at).is_none_or(|owner| !owner.groups.contains_key(&group.0));
+        let bare_first = |at: usize| {
+            let unheard =
+                |event: &Said| matches!(event, Said::Bare { group, .. } if group.id.is_some_and(|id| unheard(at, id)));
+            said.iter().any(unheard)
+        };
+        clears && self.model.owners.values().any(overflows)
+            || matches!(step, Step::Apply { owner, .. } if bare_first(*owner))
     }
 
     fn queries(&self, rng: &mut fastrand::Rng) -> Vec<Vec<LocalHash>> {

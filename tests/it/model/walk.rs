@@ -66,25 +66,33 @@ impl OwnerModel {
         }
     }
 
-    /// True if every block before the place is held in `group`, under the hash that its child named.
-    fn intact(&self, place: &Place, group: Group) -> bool {
-        place.parents.iter().any(|parent| match parent {
-            Parent::Root => place.before().is_empty(),
-            Parent::Content => true,
-            Parent::Hash(hash) => self.places.get(hash).into_iter().flatten().any(|above| {
-                above.path == place.before()
-                    && above.on.iter().any(|(_, held_in)| *held_in == group)
-                    && self.intact(above, group)
-            }),
-        })
+    /// True if every block before the place is held in `group` under the hash that its child named, or lies in a pool.
+    fn intact(&self, place: &Place, group: Group, pools: &[&Self]) -> bool {
+        let before = place.before();
+        let held = |above: &&Place| above.path == before && above.on.iter().any(|(_, held_in)| *held_in == group);
+        pools.iter().any(|pool| pool.pools(before))
+            || place.parents.iter().any(|parent| match parent {
+                Parent::Root => before.is_empty(),
+                Parent::Content => true,
+                Parent::Hash(hash) => {
+                    let mut above = self.places.get(hash).into_iter().flatten().filter(held);
+                    above.any(|above| self.intact(above, group, pools))
+                }
+            })
+    }
+
+    /// A pool serves single blocks by content: it need not hold what lies before them.
+    fn pools(&self, path: &[LocalHash]) -> bool {
+        self.places.values().flatten().any(|place| place.covers(path) && !place.on.is_empty())
     }
 
     /// Hashes that carry the last block of `path` on one of the tiers.
-    fn carriers(&self, path: &[LocalHash], tiers: &[Tier], group: Group) -> Vec<EngineHash> {
+    fn carriers(&self, path: &[LocalHash], on: (&[Tier], Group), pools: &[&Self]) -> Vec<EngineHash> {
+        let (tiers, group) = on;
         let carries = |place: &&Place| {
             place.covers(path)
                 && place.on.iter().any(|(tier, held_in)| tiers.contains(tier) && *held_in == group)
-                && self.intact(place, group)
+                && self.intact(place, group, pools)
         };
         self.places.iter().filter(|(_, places)| places.iter().any(|p| carries(&p))).map(|(hash, _)| *hash).collect()
     }
@@ -121,7 +129,7 @@ impl Model {
     fn alone(&self, entry: &OwnerModel, query: &[LocalHash], tiers: &[Tier]) -> u32 {
         let mains = entry.mains();
         let walk = |group: &Group| {
-            (1..=query.len()).take_while(|len| !entry.carriers(&query[..*len], tiers, *group).is_empty()).count()
+            (1..=query.len()).take_while(|len| !entry.carriers(&query[..*len], (tiers, *group), &[]).is_empty()).count()
         };
         let reach = mains.iter().map(walk).min().unwrap_or(0);
         self.longest_agreed(entry, query, (reach, tiers))
@@ -145,15 +153,9 @@ impl Model {
     }
 
     fn goes_on(&self, entry: &OwnerModel, path: &[LocalHash], (tiers, group): (&[Tier], Group)) -> bool {
-        let own = !entry.carriers(path, tiers, group).is_empty();
-        let pooled = || {
-            // A pool serves single blocks by hash: it need not hold what lies before them.
-            let in_pool = |pool: &OwnerModel| {
-                pool.places.values().flatten().any(|place| place.covers(path) && !place.on.is_empty())
-            };
-            tiers.contains(&Tier::External) && self.stores().any(in_pool)
-        };
-        own || pooled()
+        let extended = tiers.contains(&Tier::External);
+        let pools: Vec<&OwnerModel> = self.stores().filter(|_| extended).collect();
+        !entry.carriers(path, (tiers, group), &pools).is_empty() || pools.iter().any(|pool| pool.pools(path))
     }
 
     /// The largest length up to `reach` at which every cache group agrees.
@@ -169,7 +171,7 @@ impl Model {
         };
         let holds = |len: usize, side: Group| {
             let hashes: BTreeSet<EngineHash> =
-                mains.iter().flat_map(|main| entry.carriers(&query[..len], tiers, *main)).collect();
+                mains.iter().flat_map(|main| entry.carriers(&query[..len], (tiers, *main), &[])).collect();
             hashes.iter().any(|hash| tiers.iter().any(|tier| entry.copies.contains_key(&(*hash, *tier, side))))
         };
         let agrees = |len: usize| {
@@ -224,6 +226,11 @@ impl OwnerModel {
     pub(crate) fn has_spans(&self) -> bool {
         self.places.values().flatten().any(|place| place.len > 1)
             || self.pending.iter().any(|block| block.pieces.len() > 1)
+    }
+
+    /// True for several groups of unknown kind: which of their blocks are shown and counted is not laid down.
+    pub(crate) fn is_kindless_hybrid(&self) -> bool {
+        self.groups.len() > 1 && self.groups.values().any(|group| group.kind.is_none())
     }
 
     /// Held index blocks of each tier, without waiting ones.

@@ -29,6 +29,7 @@ mod store;
 mod tests;
 mod tree;
 mod view;
+mod wait;
 
 pub use api::{
     Answer, ApplyContext, Clear, DumpBlock, Explanation, Limits, MatchEnd, OwnerAnswer, OwnerId, OwnerReport,

@@ -118,9 +118,10 @@ impl Pending {
         self.take(number)
     }
 
-    /// Takes all children of a hash, oldest first.
-    pub(super) fn children(&mut self, parent: u64) -> Vec<PendingBlock> {
-        let numbers = self.by_parent.get(&parent).cloned().unwrap_or_default();
+    /// Takes children of a hash that `which` picks, oldest first.
+    pub(super) fn take_children(&mut self, parent: u64, which: impl Fn(&PendingBlock) -> bool) -> Vec<PendingBlock> {
+        let mut numbers = self.by_parent.get(&parent).cloned().unwrap_or_default();
+        numbers.retain(|number| which(&self.blocks[number]));
         numbers.into_iter().filter_map(|number| self.take(number)).collect()
     }
 

@@ -7,7 +7,6 @@ use smallvec::SmallVec;
 
 use super::groups::{Announcement, Class, Groups, key_of};
 use super::owner::{Aged, Ages};
-use super::pending::{PendingBlock, Stores};
 use super::record::{Foreign, Parent, Writer};
 use super::tree::{At, NodeId, Place, ROOT};
 use crate::event::{Batch, ExtraKey, IgnoreReason, SkipReason, Stored};
@@ -25,16 +24,16 @@ pub(super) struct Run<'a> {
 }
 
 /// A store of a main group whose numbers fit: tokens = hashes x `span` x block size.
-struct Whole<'a> {
-    hashes: &'a [u64],
-    token_bytes: &'a [u8],
-    extras: &'a [ExtraKey],
-    locals: &'a [LocalHash],
-    named: Namespace,
-    row: usize,
-    span: u32,
+pub(super) struct Whole<'a> {
+    pub(super) hashes: &'a [u64],
+    pub(super) token_bytes: &'a [u8],
+    pub(super) extras: &'a [ExtraKey],
+    pub(super) locals: &'a [LocalHash],
+    pub(super) named: Namespace,
+    pub(super) row: usize,
+    pub(super) span: u32,
     /// Group that stores it.
-    group: Option<u32>,
+    pub(super) group: Option<u32>,
 }
 
 /// Device stores in a row that come as twins before the groups count as ambiguous.
@@ -122,14 +121,13 @@ impl Writer<'_> {
         let records = super::dump::records(self.view());
         for record in records.iter().filter(|record| !self.me.pieces.contains(&record.hash)) {
             for row in (0..4u8).filter(|row| record.rows & 1 << row != 0) {
-                let copies = self.me.copies.get(&(record.hash, row)).copied().unwrap_or(1);
-                held.push(((record.hash, row), copies));
+                held.push((record.hash, row));
             }
         }
         for pending in self.me.pending.iter().flat_map(|pending| pending.iter()) {
-            held.extend((0..4u8).filter(|row| pending.rows & 1 << row != 0).map(|row| ((pending.hash, row), 1)));
+            held.extend((0..4u8).filter(|row| pending.rows & 1 << row != 0).map(|row| (pending.hash, row)));
         }
-        held
+        held.into_iter().map(|held| (held, self.me.copies.get(&held).copied().unwrap_or(1))).collect()
     }
 
     fn store_side(&mut self, key: Option<u32>, hashes: &[u64], row: usize) {
@@ -208,6 +206,7 @@ impl Writer<'_> {
             self.me.skip(SkipReason::NamespaceConflict, self.now_ms);
             return false;
         };
+        self.drop_conflicts(whole.hashes, namespace);
         let locals = self.locals(whole, namespace);
         let pieces;
         let hashes = if whole.span == 1 {
@@ -227,17 +226,15 @@ impl Writer<'_> {
     }
 
     /// The namespace of a child; none if it names another LoRA or salt than its parent.
-    fn namespace_below(&self, parent: Parent, named: Namespace) -> Option<Namespace> {
+    pub(super) fn namespace_below(&self, parent: Parent, named: Namespace) -> Option<Namespace> {
         let Some((place, _)) = parent else {
             return Some(named);
         };
-        let above = self.tree.node(self.tree.at(place).node).namespace();
-        let agree = |named: Option<u64>, above: Option<u64>| named.is_none() || named == above;
-        (agree(named.lora, above.lora) && agree(named.salt, above.salt)).then_some(above)
+        below(named, self.tree.node(self.tree.at(place).node).namespace())
     }
 
     /// Local hashes in a namespace: those of the event if they were made with it, else anew from the tokens.
-    fn locals(&self, whole: &Whole<'_>, namespace: Namespace) -> SmallVec<[u64; 64]> {
+    pub(super) fn locals(&self, whole: &Whole<'_>, namespace: Namespace) -> SmallVec<[u64; 64]> {
         if whole.named == namespace && whole.locals.len() == whole.hashes.len() * whole.span as usize {
             return whole.locals.iter().map(|local| local.0).collect();
         }
@@ -252,118 +249,6 @@ impl Writer<'_> {
             locals.push(hash::local_hash(piece, own, seed).0);
         }
         locals
-    }
-
-    fn store_pending(&mut self, whole: &Whole<'_>, parent: u64) {
-        let locals = self.locals(whole, whole.named);
-        let bytes = self.block_size.tokens() as usize * 4 * whole.span as usize;
-        let mut parent = parent;
-        for (index, hash) in whole.hashes.iter().enumerate() {
-            let extras = whole.extras.iter().filter(|extra| extra.block as usize == index).map(|extra| extra.value);
-            let block = PendingBlock {
-                hash: *hash,
-                parent,
-                token_bytes: whole.token_bytes[index * bytes..(index + 1) * bytes].into(),
-                extras: extras.collect(),
-                named: whole.named,
-                locals: locals[index * whole.span as usize..(index + 1) * whole.span as usize].into(),
-                rows: 1 << whole.row,
-                stores: SmallVec::from_elem(Stores { group: whole.group, row: whole.row as u8, count: 1 }, 1),
-            };
-            if self.rows_anywhere(*hash) & 1 << whole.row != 0 {
-                self.repeat(*hash, whole.row);
-            }
-            self.me.pending.get_or_insert_default().insert(block);
-            parent = *hash;
-            self.trim_pending();
-        }
-        self.me.judge_pending(self.now_ms);
-    }
-
-    /// Drops the oldest waiting blocks beyond the limit.
-    fn trim_pending(&mut self) {
-        while self.me.pending_blocks() > self.limits.pending_blocks_max as u64 {
-            let Some(dropped) = self.me.pending.as_mut().and_then(|pending| pending.pop_oldest()) else {
-                return;
-            };
-            for _ in &dropped.locals {
-                self.me.skip(SkipReason::PendingOverflow, self.now_ms);
-            }
-            self.me.pending_dropped = true;
-            self.drop_copies(&dropped);
-        }
-    }
-
-    /// Copies of a waiting block that is dropped do not count where the hash is not held otherwise.
-    fn drop_copies(&mut self, dropped: &PendingBlock) {
-        let rows = self.rows_anywhere(dropped.hash);
-        for row in (0..4u8).filter(|row| dropped.rows & !rows & 1 << row != 0) {
-            self.me.copies.remove(&(dropped.hash, row));
-        }
-        if let Some(groups) = self.me.groups.as_deref_mut().filter(|groups| groups.sets) {
-            for stores in &dropped.stores {
-                groups.withdraw(stores.group, (dropped.hash, stores.row), stores.count);
-            }
-        }
-    }
-
-    /// Lets blocks join that waited for these hashes, and for those that join.
-    pub(super) fn join(&mut self, hashes: &[u64]) {
-        if self.me.pending.is_none() {
-            return;
-        }
-        let mut arrived: Vec<u64> = hashes.to_vec();
-        while let Some(parent) = arrived.pop() {
-            let Some(place) = self.newest(parent) else {
-                continue;
-            };
-            let Some(children) = self.me.pending.as_mut().map(|pending| pending.children(parent)) else {
-                break;
-            };
-            for child in children {
-                if self.join_one(&child, (place, parent)) {
-                    arrived.push(child.hash);
-                }
-            }
-        }
-        if self.me.pending_blocks() == 0 {
-            self.me.pending = None;
-        }
-        self.me.judge_pending(self.now_ms);
-    }
-
-    fn join_one(&mut self, child: &PendingBlock, parent: (Place, u64)) -> bool {
-        let Some(namespace) = self.namespace_below(Some(parent), child.named) else {
-            self.me.skip(SkipReason::NamespaceConflict, self.now_ms);
-            self.drop_copies(child);
-            return false;
-        };
-        let span = child.locals.len() as u32;
-        let extras: SmallVec<[ExtraKey; 2]> =
-            child.extras.iter().map(|value| ExtraKey { block: 0, value: *value }).collect();
-        let known: SmallVec<[LocalHash; 4]> = child.locals.iter().map(|local| LocalHash(*local)).collect();
-        let whole = Whole {
-            hashes: &[child.hash],
-            token_bytes: &child.token_bytes,
-            extras: &extras,
-            locals: &known,
-            named: child.named,
-            row: 0,
-            span,
-            group: None,
-        };
-        let locals = self.locals(&whole, namespace);
-        let hashes = pieces_of(&[child.hash], span);
-        if span > 1 {
-            self.me.spans.insert(child.hash, span);
-            self.me.pieces.extend((1..span).map(|piece| piece_of(child.hash, piece)));
-        }
-        self.joining = true;
-        for row in (0..4).filter(|row| child.rows & 1 << row != 0) {
-            self.store_run(Run { hashes: &hashes, locals: &locals, row, namespace, parent: Some(parent) });
-        }
-        self.joining = false;
-        true
     }
 
     /// Hashes without tokens: each names what the owner, or else everybody who knows it, says it names.
@@ -548,6 +433,12 @@ impl Writer<'_> {
     }
 }
 
+/// The namespace of a child that names `named` under a parent in `above`; none if it names another LoRA or salt.
+pub(super) fn below(named: Namespace, above: Namespace) -> Option<Namespace> {
+    let agree = |named: Option<u64>, above: Option<u64>| named.is_none() || named == above;
+    (agree(named.lora, above.lora) && agree(named.salt, above.salt)).then_some(above)
+}
+
 /// Hash of block `piece` (counted back from the last, which has the hash itself) of a hash that names several blocks.
 pub(super) fn piece_of(hash: u64, piece: u32) -> u64 {
     let value = (hash ^ 0xA076_1D64_78BD_642F).wrapping_add(u64::from(piece).wrapping_mul(0x9E37_79B9_7F4A_7C15));
@@ -557,7 +448,7 @@ pub(super) fn piece_of(hash: u64, piece: u32) -> u64 {
 }
 
 /// One hash per index block for hashes that name `span` blocks each.
-fn pieces_of(hashes: &[u64], span: u32) -> Vec<u64> {
+pub(super) fn pieces_of(hashes: &[u64], span: u32) -> Vec<u64> {
     hashes
         .iter()
         .flat_map(|hash| (0..span).rev().map(|piece| if piece == 0 { *hash } else { piece_of(*hash, piece) }))

@@ -120,3 +120,24 @@ fn sixteen_twins_in_a_row_are_ambiguous_until_a_store_without_one() {
     told.tell("w +99=B");
     assert!(told.reasons("w").is_empty());
 }
+
+#[test]
+fn a_group_that_turns_out_to_be_a_window_leaves_the_tree() {
+    let mut told = Story::new();
+    told.tell("w +1,2=AB g1; w +1,2=AB g0:full; w +1,2=AB g1:window2; w -2 g0");
+    assert_eq!(told.answer("AB"), "w 1/1/1");
+    let id = told.id("w");
+    assert_eq!(told.index.report(id).blocks[0], 1);
+}
+
+#[test]
+fn group_0_with_fewer_hashes_than_blocks_alone_leaves_no_main_group() {
+    check("w +5<1=BA g0; w +2=A g0", "A", "w 0/0/0");
+}
+
+#[test]
+fn a_waiting_block_that_is_dropped_counts_in_no_group() {
+    let mut told = Story::new();
+    told.tell("w +1,2=AB g1:full; w +9<3=C lora:x g0:full; w +1,2,9=ABD g1:full; w +1,2=AB g0:full; w +9<3=C g1:full");
+    assert_eq!(told.answer("ABDC"), "w 2/2/2");
+}

@@ -253,3 +253,47 @@ fn trust_begins_stale_and_a_batch_is_something_heard() {
     index.apply(id, &Batch::default(), ApplyContext { seq: Seq(0), now_ms: 8 });
     assert_eq!(index.trust(id).reasons().collect::<Vec<_>>(), [Reason::NotConnected]);
 }
+
+// Histories that a naive model found: each was answered wrongly once.
+
+#[test]
+fn a_child_keeps_the_hash_it_named_when_that_is_forgotten_and_another_takes_the_place() {
+    let mut told = Story::limited(1, 8);
+    told.tell("w +1,2,3=ABC; w -2; w +8=Q; w -8; w +1<9=B");
+    assert_eq!(told.answer("ABC"), "w 2/2/2");
+    told.tell("w +1<2=B");
+    assert_eq!(told.answer("ABC"), "w 3/3/3");
+}
+
+#[test]
+fn copies_count_over_places_waiting_blocks_and_policies() {
+    for (story, want) in [
+        ("w +1=A; w +7<1=B; w -1", "w 1/1/1"),
+        ("w +7<1=B; w +1=A; w -1", "w 1/1/1"),
+        ("w +1=A; w +2=B; w +2<1=C; w -1", "w 1/1/1"),
+        ("w +1=A; w +7<1=B; w -1; w -1", "w 0/0/0"),
+    ] {
+        let mut told = Story::policy(DuplicatePolicy::Copies);
+        told.tell(story);
+        assert_eq!(told.answer("A"), want, "{story}");
+    }
+    let mut told = Story::policy(DuplicatePolicy::Set);
+    told.tell("w +1=A; w +1=A");
+    let copies = OwnerSpec { policy: DuplicatePolicy::Copies, ..OwnerSpec::default() };
+    told.index.register(&owner("w"), copies, 5);
+    told.tell("w -1");
+    assert_eq!(told.answer("A"), "w 1/1/1");
+}
+
+#[test]
+fn a_hash_that_names_different_lengths_is_ambiguous() {
+    let mut told = Story::new();
+    told.tell("a +5=AB/2; b +1,5=AB; w cpu +5");
+    assert_eq!(told.skipped("w", SkipReason::AmbiguousHash), 1);
+}
+
+#[test]
+fn a_remembered_place_takes_children_only_when_the_hash_is_held_nowhere() {
+    check("w +1=A; w cpu +1; w +2=B; w +2<1=C; w -1; w +1<3=D", "AD", "w 0/1/1");
+    check("w +1=A; w cpu +1; w +2=B; w +2<1=C; w -1; w cpu -1; w cpu +1", "BC", "w 1/2/2");
+}

@@ -1,5 +1,7 @@
 //! `/explain`: for a prompt, where the match of each worker ends and why.
 
+use std::collections::HashMap;
+
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
@@ -11,8 +13,12 @@ use super::error::{Error, ErrorBody};
 use super::query::{QueryBody, tokens_json};
 use super::workers::TrustView;
 use super::{AppState, body, openapi};
-use crate::ids::{BlockSize, InstanceId, Namespace, Tier};
-use crate::index::{Explanation, MatchEnd, StopReason};
+use crate::hash;
+use crate::ids::{BlockSize, InstanceId, LocalHash, Namespace, Owner, Tier};
+use crate::index::{Explanation, MatchEnd, PrefixIndex, StopReason};
+
+/// Namespaces that are tried for one explanation: each costs a hash of the whole prompt.
+const NAMESPACES_MAX: usize = 64;
 
 /// Answer of `/explain`.
 #[derive(Debug, Serialize, ToSchema)]
@@ -90,7 +96,14 @@ pub(super) async fn explain(State(state): State<AppState>, request: Request<Body
     let index = state.index(&target.key)?;
     let block_size = index.block_size();
     let prompt = query.local_hashes(block_size)?;
-    let explanations = index.read().explain(&prompt);
+    let explanations = {
+        let index = index.read();
+        let mut explanations = index.explain(&prompt);
+        if let Some(tokens) = query.plain_tokens() {
+            look_elsewhere(&index, &mut explanations, (&prompt, tokens));
+        }
+        explanations
+    };
     let mut owners: Vec<_> = explanations
         .into_iter()
         .filter(|explanation| !target.matched_only || explanation.answer.disk > 0)
@@ -104,6 +117,35 @@ pub(super) async fn explain(State(state): State<AppState>, request: Request<Body
         blocks: prompt.len(),
         owners,
     }))
+}
+
+/// Where a worker lacks the next block: does it hold a longer part of the same tokens in another namespace?
+fn look_elsewhere(index: &PrefixIndex, explanations: &mut [Explanation], asked: (&[LocalHash], &[u8])) {
+    let (own, token_bytes) = asked;
+    let is_open = |reason: &StopReason| matches!(reason, StopReason::NeverStored | StopReason::RemovedOrNeverStored);
+    if !explanations.iter().any(|explanation| is_open(&explanation.total_end.reason)) {
+        return;
+    }
+    let mut elsewhere: HashMap<Owner, Vec<(Namespace, u32)>> = HashMap::new();
+    for namespace in index.namespaces(NAMESPACES_MAX) {
+        let prompt = hash::local_hashes(token_bytes, index.block_size(), namespace);
+        if prompt == own {
+            continue;
+        }
+        for row in index.find(&prompt).owners.into_iter().filter(|row| row.disk > 0) {
+            elsewhere.entry(row.owner).or_default().push((namespace, row.disk));
+        }
+    }
+    for explanation in explanations {
+        let Some(found) = elsewhere.get(&explanation.owner) else { continue };
+        for end in [&mut explanation.device_end, &mut explanation.total_end] {
+            let longer = found.iter().filter(|(_, blocks)| *blocks > end.blocks).map(|(namespace, _)| *namespace);
+            let namespaces: Vec<_> = longer.collect();
+            if is_open(&end.reason) && !namespaces.is_empty() {
+                end.reason = StopReason::OtherNamespace { namespaces };
+            }
+        }
+    }
 }
 
 impl OwnerExplained {

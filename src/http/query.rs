@@ -256,6 +256,11 @@ impl QueryBody {
         Ok(Target { key, matched_only: self.matched_only.unwrap_or(false) })
     }
 
+    /// The prompt as bytes, if nothing but LoRA and salt separates it.
+    pub(super) fn plain_tokens(&self) -> Option<&[u8]> {
+        self.token_ids.as_ref().filter(|_| self.extra_keys.is_none()).map(|tokens| &tokens.0[..])
+    }
+
     /// Local hashes of the prompt's whole blocks.
     pub(crate) fn local_hashes(&self, block_size: BlockSize) -> Result<Vec<LocalHash>, Error> {
         let Some(tokens) = &self.token_ids else {

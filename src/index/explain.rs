@@ -1,5 +1,7 @@
 //! Why a match ends where it ends.
 
+use std::collections::BTreeSet;
+
 use super::api::{Explanation, MatchEnd, OwnerAnswer, StopReason};
 use super::detail;
 use super::dump;
@@ -9,7 +11,7 @@ use super::index::PrefixIndex;
 use super::owner::{HELD, OwnerState};
 use super::tree::{At, ROOT};
 use super::view::View;
-use crate::ids::{EngineHash, LocalHash, Role};
+use crate::ids::{EngineHash, LocalHash, Namespace, Role};
 use crate::trust::Reason;
 
 impl PrefixIndex {
@@ -41,6 +43,19 @@ impl PrefixIndex {
             });
         }
         explanations
+    }
+
+    /// Namespaces of the prompts that are known here, in order, at most `max`. Looks at each prompt's first block.
+    #[must_use]
+    pub fn namespaces(&self, max: usize) -> Vec<Namespace> {
+        let mut found = BTreeSet::new();
+        for node in self.tree.children(ROOT) {
+            found.insert(self.tree.node(node).namespace());
+            if found.len() >= max {
+                break;
+            }
+        }
+        found.into_iter().collect()
     }
 
     /// The content path as far as anybody has it, and device prefixes.

@@ -110,6 +110,10 @@ fn a_prompt_matches_in_its_own_namespace_only() {
         let want = matched.map_or(json!({}), |instance: u64| json!({instance.to_string(): {"0": 8}}));
         assert_eq!(scores, want, "{fields}");
     }
+    let explained = server.post("/explain", &json!({"model_name": "m", "token_ids": prompt})).json();
+    let reasons: Vec<_> =
+        explained["owners"].as_array().unwrap().iter().map(|o| o["device"]["reason"].clone()).collect();
+    assert_eq!(reasons, ["whole_query", "other_namespace", "other_namespace", "other_namespace"]);
 }
 
 #[test]

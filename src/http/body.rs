@@ -17,8 +17,8 @@ use super::error::Error;
 /// Longest wait for the next piece of a body: a peer that is silent that long is gone.
 const PIECE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Room made for a body before it arrives, at most: a claimed length costs nothing.
-const PREALLOCATED_BYTES_MAX: usize = 1 << 20;
+/// Room made for a body before it arrives, at most: a claimed length alone costs next to nothing.
+const PREALLOCATED_BYTES_MAX: usize = 1 << 16;
 
 /// What is read and thrown away of a body over the limit, so that the client can read the answer instead of a reset.
 const DISCARDED_BYTES_MAX: usize = 16 << 20;

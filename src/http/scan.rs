@@ -1,4 +1,4 @@
-//! Finds the long array of a query body and reads its numbers without the JSON library, which needs three times as long.
+//! Finds the long array of a query body and reads its numbers without the JSON library, whose cost per token dominates a query.
 //!
 //! The scanner understands the plain case only: a top-level key without escapes, an array of plain integers. It hands
 //! back the numbers and the body with that array emptied, which the library then reads. On anything else it gives up,

@@ -302,22 +302,39 @@ impl Maker {
     }
 
     fn store(&mut self, owner: usize) -> Vec<Said> {
-        let (chain, mut start, end, variant) = self.span();
-        if !self.profile.orphans && start > 0 {
-            start = 0;
-        }
-        let pieces = if self.profile.spans && (end - start).is_multiple_of(2) && self.odds(2) { 2 } else { 1 };
-        let span_variant = if pieces > 1 { variant + 2 } else { variant };
+        let (chain, start, end, variant) = self.span();
+        let twice = self.profile.spans && (end - start).is_multiple_of(2) && self.odds(2);
+        let variant = if twice { variant + 2 } else { variant };
         // One hash that names two parents while it waits is left out: a hash names its whole prefix.
-        let parent_variant = match self.rng.u8(..20) {
-            _ if self.profile.orphans => span_variant,
-            0..5 if self.profile.spans => span_variant ^ 2,
-            5..9 => span_variant ^ 1,
-            _ => span_variant,
+        let above = match self.rng.u8(..20) {
+            _ if self.profile.orphans => variant,
+            0..5 if self.profile.spans => variant ^ 2,
+            5..9 => variant ^ 1,
+            _ => variant,
         };
-        let parent = (start > 0).then(|| self.hash(owner, (&chain, start), parent_variant));
+        if self.profile.orphans || start == 0 {
+            return self.stretch(owner, &chain, (start, end), (variant, above));
+        }
+        let above = if start.is_multiple_of(2) { above } else { above % 2 };
+        let mut said = self.stretch(owner, &chain, (0, start), (above, above));
+        if !said.is_empty() {
+            said.extend(self.stretch(owner, &chain, (start, end), (variant, above)));
+        }
+        said
+    }
+
+    /// Stores blocks `start..end` of a chain, as hashes of one variant below a parent of another, in all groups.
+    fn stretch(
+        &mut self,
+        owner: usize,
+        chain: &Chain,
+        (start, end): (usize, usize),
+        (variant, above): (u64, u64),
+    ) -> Vec<Said> {
+        let pieces = if variant > 1 { 2 } else { 1 };
+        let parent = (start > 0).then(|| self.hash(owner, (chain, start), above));
         let hashes: Vec<u64> =
-            (start + pieces..=end).step_by(pieces).map(|len| self.hash(owner, (&chain, len), span_variant)).collect();
+            (start + pieces..=end).step_by(pieces).map(|len| self.hash(owner, (chain, len), variant)).collect();
         let mut seen: Vec<u64> = hashes.iter().copied().chain(parent).collect();
         seen.sort_unstable();
         if seen.windows(2).any(|pair| pair[0] == pair[1]) {

@@ -68,7 +68,7 @@ impl Default for TenantId {
 }
 
 /// Which index: one per model and tenant, and two never see each other.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct IndexKey {
     /// Model that the blocks belong to.
     pub model: ModelName,
@@ -256,6 +256,15 @@ impl fmt::Display for Seq {
     }
 }
 
+/// A number of a publisher's sequence together with the identity of what it carried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mark {
+    /// The number.
+    pub seq: Seq,
+    /// Hash of the payload that had this number: `wire::payload_hash`.
+    pub payload_hash: u64,
+}
+
 /// Where a block lies, nearest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
@@ -327,7 +336,7 @@ pub struct EngineHash(pub u64);
 
 /// What separates equal tokens that must never match: LoRA adapter and cache salt. The parts are addends of the
 /// hash seed (`hash::lora_name`, `hash::lora_id`, `hash::salt` make them); images are part of single blocks instead.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Namespace {
     /// LoRA name, or LoRA id where no name is given.
     pub lora: Option<u64>,
@@ -357,7 +366,8 @@ impl Namespace {
 pub struct GroupId(pub u32);
 
 /// How repeated stores of one block count.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum DuplicatePolicy {
     /// `Copies` once the owner has announced a side group, else `Set`.
     #[default]
@@ -369,7 +379,8 @@ pub enum DuplicatePolicy {
 }
 
 /// What a registration stands for.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Role {
     /// An engine: listed in answers.
     #[default]
@@ -378,8 +389,31 @@ pub enum Role {
     Store,
 }
 
+/// What a registration says about an owner.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OwnerSpec {
+    /// How repeated stores count.
+    pub policy: DuplicatePolicy,
+    /// Worker or shared pool.
+    pub role: Role,
+    /// Ages out blocks of host, disk and external tier by batch timestamps.
+    pub lower_tier_ttl_ms: Option<u64>,
+}
+
+/// Which life of a Kubernetes container a registration speaks about; two that differ never share blocks.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Incarnation {
+    /// UID of the Pod.
+    pub pod_uid: String,
+    /// Id of the container, as the kubelet gives it.
+    pub container_id: String,
+    /// Restarts of the container so far.
+    pub restart_count: u32,
+}
+
 /// Who asked for a registration; each source changes only its own workers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Source {
     /// `POST /register`.
     Manual,

@@ -22,11 +22,12 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::config::{Config, Limits, LogConfig, ServeArgs};
-use crate::http::{AccessLog, AppState, HttpConfig, PATHS, PeerList, ServerLimits, Services, router, serve};
+use crate::http::{AccessLog, AppState, HttpConfig, PATHS, ServerLimits, Services, router, serve};
 use crate::index;
 use crate::ingest::{self, SystemClock};
 use crate::metrics::Metrics;
 use crate::readiness::{Hold, Readiness};
+use crate::recovery::PeerList;
 use crate::registry::{Registry, RegistryConfig};
 use crate::zmtp;
 
@@ -278,5 +279,6 @@ fn registry_config(limits: &Limits) -> RegistryConfig {
         },
         ingest_limits: ingest::Limits::default(),
         clock: Arc::new(SystemClock),
+        recovering: false,
     }
 }

@@ -34,7 +34,6 @@ use bytes::Bytes;
 use tokio::sync::Semaphore;
 
 pub use access::AccessLog;
-pub use peers::PeerList;
 pub use routes::PATHS;
 pub use server::{ServerLimits, serve};
 
@@ -42,6 +41,7 @@ use crate::ids::IndexKey;
 use crate::index::SharedIndex;
 use crate::metrics::Metrics;
 use crate::readiness::Readiness;
+use crate::recovery::PeerList;
 use crate::registry::Registry;
 use error::Error;
 

@@ -2,7 +2,8 @@
 
 #[cfg(doc)]
 use crate::event::SkipReason;
-use crate::ids::{DuplicatePolicy, EngineHash, LocalHash, Namespace, Owner, Role, Seq, Tier};
+pub use crate::ids::OwnerSpec;
+use crate::ids::{EngineHash, LocalHash, Namespace, Owner, Seq, Tier};
 use crate::trust::Trust;
 #[cfg(doc)]
 use {super::PrefixIndex, crate::event::IgnoreReason};
@@ -28,17 +29,6 @@ impl Default for Limits {
     fn default() -> Self {
         Self { recent_hashes_max: 65_536, pending_blocks_max: 65_536, removals_remembered_max: 1_024 }
     }
-}
-
-/// What a registration says about an owner.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct OwnerSpec {
-    /// How repeated stores count.
-    pub policy: DuplicatePolicy,
-    /// Worker or shared pool.
-    pub role: Role,
-    /// Ages out blocks of host, disk and external tier by batch timestamps.
-    pub lower_tier_ttl_ms: Option<u64>,
 }
 
 /// Where a batch comes from; for trust, explanations and ageing.
@@ -207,4 +197,15 @@ pub struct Stats {
     pub nodes: u64,
     /// Owners, registered or not.
     pub owners: u64,
+}
+
+/// Order-free digest of what one owner holds: equal in every replica that applied the same batches.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct OwnerDigest {
+    /// Over (owner, tier, group, engine hash, content) of every held block.
+    pub value: u64,
+    /// Blocks that were placed by what other owners had announced, which may differ between replicas; not in `value`.
+    pub foreign_blocks: u64,
+    /// Blocks of lower tiers age out here: replicas may differ for a while.
+    pub ages: bool,
 }

@@ -16,6 +16,7 @@ mod explain;
 mod find;
 mod groups;
 mod holders;
+mod image;
 #[allow(clippy::module_inception, reason = "the room is named after what this file holds")]
 mod index;
 mod owner;
@@ -32,8 +33,9 @@ mod view;
 mod wait;
 
 pub use api::{
-    Answer, ApplyContext, Clear, DumpBlock, Explanation, Limits, MatchEnd, OwnerAnswer, OwnerId, OwnerReport,
-    OwnerSpec, Stats, StopReason,
+    Answer, ApplyContext, Clear, DumpBlock, Explanation, Limits, MatchEnd, OwnerAnswer, OwnerDigest, OwnerId,
+    OwnerReport, OwnerSpec, Stats, StopReason,
 };
+pub use image::ImportError;
 pub use index::PrefixIndex;
 pub use shared::SharedIndex;

@@ -16,6 +16,7 @@ use crate::event::SkipReason;
 use crate::hash;
 use crate::ids::{DpRank, InstanceId, Seq};
 use crate::index::SharedIndex;
+use crate::ingest::applied::{Adoption, Applied};
 use crate::ingest::feed::{Feed, FeedTarget, Target};
 use crate::ingest::replay::{self, Exchange, Item, Question};
 use crate::ingest::rounds::RoundEnd;
@@ -70,6 +71,8 @@ pub struct StreamSpec {
     pub remembered: Option<Mark>,
     /// One replay at a time per worker.
     pub turn: Arc<Semaphore>,
+    /// Only holds what it hears until [`Command::Adopt`].
+    pub joining: bool,
 }
 
 /// Where a stream writes.
@@ -94,6 +97,10 @@ pub enum Command {
     Pause(oneshot::Sender<()>),
     /// Connect again.
     Resume(oneshot::Sender<()>),
+    /// Apply nothing from here on: hold what comes.
+    BeginJoin(oneshot::Sender<()>),
+    /// Stop holding; owners are looked up anew in the index first.
+    Adopt(Adoption, oneshot::Sender<()>),
 }
 
 /// The outside of a listener.
@@ -108,6 +115,12 @@ impl Handle {
     #[must_use]
     pub fn report(&self) -> StreamReport {
         self.report.lock().clone()
+    }
+
+    /// What of the stream stands in the index. To be called while the caller holds a lock of that index.
+    #[must_use]
+    pub fn applied(&self) -> Applied {
+        todo!("ingest")
     }
 
     /// True if both are handles of one listener.
@@ -364,6 +377,7 @@ impl Task {
                 self.stream.set_replay(self.replay_endpoint.is_some(), now);
                 done
             }
+            Command::BeginJoin(_) | Command::Adopt(..) => todo!("ingest"),
             Command::Pause(done) => {
                 self.subscriber = None;
                 self.report.status = Status::Paused;

@@ -4,6 +4,7 @@
 //! carries decisions to the index under its lock; `listener` and `replay` do the I/O. A listener knows nothing of the
 //! registry: it gets what it needs and gives back its last number when it ends.
 
+mod applied;
 mod cursor;
 mod feed;
 mod held;
@@ -16,7 +17,9 @@ mod stream;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+pub use crate::ids::Mark;
 use crate::ids::Seq;
+pub use applied::{Adoption, Applied};
 pub use listener::{Command, Destination, Handle, Shared, StreamSpec, listener};
 pub use sources::{Sources, StreamId};
 
@@ -45,15 +48,6 @@ impl Status {
             Self::Failed => "failed",
         }
     }
-}
-
-/// A number of a publisher's sequence together with the identity of what it carried.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Mark {
-    /// The number.
-    pub seq: Seq,
-    /// Hash of the payload that had this number.
-    pub payload_hash: u64,
 }
 
 /// What a stream has observed so far; copied out for `/workers` and metrics.

@@ -35,7 +35,7 @@ struct Stopping {
 
 impl Core {
     pub(super) fn new(config: RegistryConfig) -> Self {
-        let RegistryConfig { zmtp, context, index_limits, ingest_limits, clock } = config;
+        let RegistryConfig { zmtp, context, index_limits, ingest_limits, clock, recovering: _ } = config;
         Self {
             state: RwLock::default(),
             gate: AsyncMutex::new(()),
@@ -182,6 +182,7 @@ impl Core {
             ranks: vec![spec.owner.rank],
             remembered,
             turn,
+            joining: false,
         };
         let span = tracing::info_span!("stream", model = %spec.key.model, tenant = %spec.key.tenant, instance = %spec.owner.instance);
         let stop = CancellationToken::new();

@@ -7,6 +7,7 @@
 //! `.await`.
 
 mod core;
+mod exchange;
 mod operations;
 mod remembered;
 mod state;
@@ -24,6 +25,9 @@ use crate::ingest::{self, SharedClock};
 pub use crate::ingest::{Status, StreamReport};
 use crate::zmtp::{Context, Options};
 pub use crate::zmtp::{Endpoint, EndpointError};
+pub use exchange::{
+    Adopted, Export, ExportFilter, Recovered, RecoveredIndex, Refill, Restored, StreamView, Verification,
+};
 
 /// One registration: an owner of an index and where its events come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -174,6 +178,8 @@ pub struct RegistryConfig {
     pub ingest_limits: ingest::Limits,
     /// `Arc::new(ingest::SystemClock)` in the service.
     pub clock: SharedClock,
+    /// Streams only hold what they hear until [`Registry::adopt`]: a recovery is to come.
+    pub recovering: bool,
 }
 
 /// All workers, indexes and listeners of a process.

@@ -13,6 +13,7 @@ fn registry() -> Arc<Registry> {
         index_limits: crate::index::Limits::default(),
         ingest_limits: ingest::Limits::default(),
         clock: Arc::new(SystemClock),
+        recovering: false,
     })
 }
 

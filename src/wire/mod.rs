@@ -9,6 +9,7 @@
 //! without bound or allocate more than a fixed multiple of the payload's length.
 
 mod canonical;
+pub mod digest;
 mod distinct;
 mod extra;
 mod fields;

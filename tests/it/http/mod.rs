@@ -12,12 +12,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use kvindexer::event::{Batch, Event, GroupInfo, Stored};
 use kvindexer::hash;
-use kvindexer::http::{AppState, HttpConfig, PATHS, PeerList, ServerLimits, Services, router, serve};
+use kvindexer::http::{AppState, HttpConfig, PATHS, ServerLimits, Services, router, serve};
 use kvindexer::ids::{EngineHash, IndexKey, Namespace, Owner, Seq, Tier};
 use kvindexer::index::{self, ApplyContext};
 use kvindexer::ingest::{self, SystemClock};
 use kvindexer::metrics::Metrics;
 use kvindexer::readiness::Readiness;
+use kvindexer::recovery::PeerList;
 use kvindexer::registry::{Registry, RegistryConfig};
 use kvindexer::zmtp;
 use serde_json::{Value, json};
@@ -62,6 +63,7 @@ impl Server {
             },
             ingest_limits: ingest::Limits::default(),
             clock: Arc::new(SystemClock),
+            recovering: false,
         });
         let state = AppState::new(Services {
             registry: Arc::clone(&registry),

@@ -43,6 +43,7 @@ impl Lab {
             index_limits,
             ingest_limits,
             clock: Arc::new(SystemClock),
+            recovering: false,
         });
         Self { runtime, registry }
     }

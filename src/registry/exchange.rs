@@ -1,0 +1,199 @@
+//! State that leaves and enters: copies of streams for other replicas, and what is taken from them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::ids::{BlockSize, IndexKey, InstanceId, ModelName, Owner, Seq, TenantId};
+use crate::image::{IndexHead, Position, Registration, StreamImage, StreamName, Tombstone};
+use crate::index::{DumpBlock, PrefixIndex};
+use crate::registry::{Error, Registry};
+use crate::trust::Trust;
+
+/// Which streams.
+#[derive(Debug, Clone, Default)]
+pub struct ExportFilter {
+    /// This model only.
+    pub model: Option<ModelName>,
+    /// This tenant only.
+    pub tenant: Option<TenantId>,
+    /// This instance only.
+    pub instance: Option<InstanceId>,
+}
+
+/// One stream, or the owners of an index that no stream feeds, to be copied.
+pub struct Export {
+    /// The index.
+    pub head: IndexHead,
+    /// The stream.
+    pub name: StreamName,
+}
+
+impl Export {
+    /// Copies the owners and the position under one read lock. None if the stream is gone.
+    #[must_use]
+    pub fn copy(&self) -> Option<StreamImage> {
+        todo!("registry")
+    }
+}
+
+/// One index as a peer or a file had it, built apart.
+pub struct RecoveredIndex {
+    /// Its content; owners unregistered.
+    pub index: PrefixIndex,
+    /// Positions by stream. Empty after a `/dump`.
+    pub streams: Vec<(StreamName, Position)>,
+}
+
+/// All that a peer or a file had.
+#[derive(Default)]
+pub struct Recovered {
+    /// Indexes by key.
+    pub indexes: BTreeMap<IndexKey, RecoveredIndex>,
+}
+
+/// What became of registrations that were taken over.
+#[derive(Debug, Default)]
+pub struct Restored {
+    /// Registered.
+    pub added: usize,
+    /// Known here already, equal or not: ours stay.
+    pub kept: usize,
+    /// Not taken, and why.
+    pub refused: Vec<(IndexKey, Owner, Error)>,
+}
+
+/// What became of recovered content.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Adopted {
+    /// Indexes taken.
+    pub indexes: usize,
+    /// Indexes of another block size than ours: refused.
+    pub refused: usize,
+    /// Owners taken.
+    pub owners: usize,
+    /// Streams that go on from a number.
+    pub streams: usize,
+}
+
+/// One stream in `/digest`.
+#[derive(Debug, Clone)]
+pub struct StreamView {
+    /// The index.
+    pub key: IndexKey,
+    /// The stream.
+    pub name: StreamName,
+    /// Where it stands.
+    pub position: Position,
+    /// Digest of its owners at that position.
+    pub digest: u64,
+    /// Earlier digests, oldest first.
+    pub history: Vec<(Seq, u64)>,
+    /// Its owners with trust and held blocks.
+    pub owners: Vec<(Owner, Trust, u64)>,
+    /// Blocks that the digest leaves out.
+    pub foreign_blocks: u64,
+    /// Blocks age out here.
+    pub ages: bool,
+}
+
+/// A stream that holds what it hears until its owners are replaced. Must be given to [`Registry::end_refill`].
+#[must_use]
+pub struct Refill {
+    /// Where the stream stood when it began to hold.
+    pub position: Position,
+}
+
+/// Outcome of [`Registry::verify`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verification {
+    /// Whose blocks were compared.
+    pub owner: Owner,
+    /// The batch after which they were compared.
+    pub at: Option<Seq>,
+    /// First number that the publisher still had; above 0 (or 1) the comparison says little.
+    pub replayed_from: Option<Seq>,
+    /// The replay was complete: the comparison counts.
+    pub complete: bool,
+    /// Blocks in the rebuilt state.
+    pub rebuilt_blocks: u64,
+    /// Blocks in the live state.
+    pub live_blocks: u64,
+    /// Blocks that the live state lacks: their number and the first ones.
+    pub missing: (u64, Vec<DumpBlock>),
+    /// Blocks that it has too much: their number and the first ones.
+    pub surplus: (u64, Vec<DumpBlock>),
+}
+
+impl Registry {
+    /// An empty index with the registry's bounds, to build a recovered state in.
+    #[must_use]
+    pub fn new_index(&self, _block_size: BlockSize) -> PrefixIndex {
+        todo!("registry")
+    }
+
+    /// Streams to copy, index by index in order of key.
+    #[must_use]
+    pub fn exports(&self, _filter: &ExportFilter) -> Vec<Export> {
+        todo!("registry")
+    }
+
+    /// All registrations of every source.
+    #[must_use]
+    pub fn registrations(&self) -> Vec<Registration> {
+        todo!("registry")
+    }
+
+    /// Registrations by hand that were taken back lately.
+    #[must_use]
+    pub fn tombstones(&self) -> Vec<Tombstone> {
+        todo!("registry")
+    }
+
+    /// Takes over registrations and tombstones of another replica. Ours win; what a tombstone younger than the
+    /// registration names is not taken.
+    pub async fn restore(&self, _registrations: Vec<Registration>, _tombstones: Vec<Tombstone>) -> Restored {
+        todo!("registry")
+    }
+
+    /// Replaces the content of the indexes and lets every stream go on from its position there. Ends the start in which
+    /// streams only hold; with nothing recovered they begin fresh.
+    pub async fn adopt(&self, _recovered: Recovered) -> Adopted {
+        todo!("registry")
+    }
+
+    /// True until [`Self::adopt`] was called on a registry that was built to recover.
+    #[must_use]
+    pub fn is_recovering(&self) -> bool {
+        todo!("registry")
+    }
+
+    /// Removes owners that only a recovery named and nobody has registered. Returns them.
+    pub async fn drop_recovered(&self) -> Vec<(IndexKey, Owner)> {
+        todo!("registry")
+    }
+
+    /// Every stream with its digests.
+    #[must_use]
+    pub fn digests(&self) -> Vec<StreamView> {
+        todo!("registry")
+    }
+
+    /// Makes a running stream hold what it hears. None if it is not there, or does so already.
+    pub async fn begin_refill(&self, _key: &IndexKey, _name: &StreamName) -> Option<Refill> {
+        todo!("registry")
+    }
+
+    /// Replaces the owners of the stream by the image, or none; lets it go on. False if the image was not taken: it does
+    /// not fit, or lies before the stream's own position.
+    pub async fn end_refill(&self, _refill: Refill, _image: Option<StreamImage>) -> bool {
+        todo!("registry")
+    }
+
+    /// Rebuilds an owner from the publisher's whole replay beside the live state and compares the two at one batch.
+    ///
+    /// # Errors
+    /// The worker is unknown, has no replay endpoint, or does not answer.
+    pub async fn verify(&self, _key: &IndexKey, _owner: &Owner, _idle: Duration) -> Result<Verification, Error> {
+        todo!("registry")
+    }
+}

@@ -43,6 +43,7 @@ pub(super) fn worker_specs(workers: InitialWorkers) -> anyhow::Result<BTreeMap<(
                 additional_salt: None,
                 default_lora: None,
                 owner_spec: OwnerSpec::default(),
+                incarnation: None,
             };
             Ok(((key.clone(), entry.owner), spec))
         })

@@ -127,6 +127,10 @@ fn registry_status_and_code(error: &registry::Error) -> (StatusCode, &'static st
     match error {
         registry::Error::AlreadyRegistered { .. } => (StatusCode::CONFLICT, "already_registered"),
         registry::Error::BlockSizeMismatch { .. } => (StatusCode::CONFLICT, "block_size_mismatch"),
+        registry::Error::Withdrawn { .. } => (StatusCode::CONFLICT, "withdrawn"),
+        registry::Error::NoReplayEndpoint { .. } => (StatusCode::CONFLICT, "no_replay_endpoint"),
+        registry::Error::InvalidRegistration { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "invalid_registration"),
+        registry::Error::NoAnswer { .. } => (StatusCode::BAD_GATEWAY, "no_answer"),
         registry::Error::ListenerState { .. } => (StatusCode::CONFLICT, "listener_state"),
         registry::Error::OwnedByKubernetes { .. } => (StatusCode::CONFLICT, "owned_by_kubernetes"),
         registry::Error::UnknownInstance(_) => (StatusCode::NOT_FOUND, "unknown_instance"),

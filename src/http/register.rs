@@ -273,6 +273,7 @@ impl RegisterBody {
                 role,
                 lower_tier_ttl_ms: self.lower_tier_ttl_s.map(|seconds| seconds.saturating_mul(1000)),
             },
+            incarnation: None,
         })
     }
 }

@@ -40,8 +40,26 @@ impl Export {
 pub struct RecoveredIndex {
     /// Its content; owners unregistered.
     pub index: PrefixIndex,
-    /// Positions by stream. Empty after a `/dump`.
-    pub streams: Vec<(StreamName, Position)>,
+    /// Its streams. Empty after a `/dump`.
+    pub streams: Vec<RecoveredStream>,
+}
+
+/// One stream of a recovered index.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecoveredStream {
+    /// Which stream.
+    pub name: StreamName,
+    /// Where it stood.
+    pub position: Position,
+    /// All owners of its image.
+    pub owners: Vec<Owner>,
+}
+
+impl From<&StreamImage> for RecoveredStream {
+    fn from(stream: &StreamImage) -> Self {
+        let owners = stream.image.owners.iter().map(|image| image.owner.clone()).collect();
+        Self { name: stream.name.clone(), position: stream.position, owners }
+    }
 }
 
 /// All that a peer or a file had.

@@ -19,14 +19,15 @@ use std::sync::Arc;
 use tokio_util::task::TaskTracker;
 
 use self::core::Core;
-use crate::ids::{BlockSize, DpRank, IndexKey, InstanceId, ModelName, Owner, Source, TenantId};
+use crate::ids::{BlockSize, DpRank, Incarnation, IndexKey, InstanceId, ModelName, Owner, Source, TenantId};
 use crate::index::{OwnerReport, OwnerSpec, SharedIndex};
 use crate::ingest::{self, SharedClock};
 pub use crate::ingest::{Status, StreamReport};
 use crate::zmtp::{Context, Options};
 pub use crate::zmtp::{Endpoint, EndpointError};
 pub use exchange::{
-    Adopted, Export, ExportFilter, Recovered, RecoveredIndex, Refill, Restored, StreamView, Verification,
+    Adopted, Export, ExportFilter, Recovered, RecoveredIndex, RecoveredStream, Refill, Restored, StreamView,
+    Verification,
 };
 
 /// One registration: an owner of an index and where its events come from.
@@ -50,6 +51,8 @@ pub struct WorkerSpec {
     pub default_lora: Option<String>,
     /// What the index must know about the owner.
     pub owner_spec: OwnerSpec,
+    /// Which life of its container; none where nobody knows. Two that differ never share blocks.
+    pub incarnation: Option<Incarnation>,
 }
 
 /// What to unregister.
@@ -112,6 +115,40 @@ pub enum Error {
     /// A worker that Kubernetes registered is changed by Kubernetes only (409 `owned_by_kubernetes`).
     #[error("instance {instance} dp_rank {rank} is registered by kubernetes")]
     OwnedByKubernetes {
+        /// The instance.
+        instance: InstanceId,
+        /// Its rank.
+        rank: DpRank,
+    },
+    /// It was unregistered by hand after that registration was made.
+    #[error("instance {instance} dp_rank {rank} was unregistered meanwhile")]
+    Withdrawn {
+        /// The instance.
+        instance: InstanceId,
+        /// Its rank.
+        rank: DpRank,
+    },
+    /// A registration of another replica that cannot be one.
+    #[error("registration of instance {instance} dp_rank {rank} has an invalid {what}")]
+    InvalidRegistration {
+        /// The instance.
+        instance: InstanceId,
+        /// Its rank.
+        rank: DpRank,
+        /// Which part.
+        what: &'static str,
+    },
+    /// There is no replay endpoint to ask.
+    #[error("instance {instance} dp_rank {rank} has no replay endpoint")]
+    NoReplayEndpoint {
+        /// The instance.
+        instance: InstanceId,
+        /// Its rank.
+        rank: DpRank,
+    },
+    /// The replay endpoint does not answer.
+    #[error("replay endpoint of instance {instance} dp_rank {rank} does not answer")]
+    NoAnswer {
         /// The instance.
         instance: InstanceId,
         /// Its rank.

@@ -28,6 +28,7 @@ fn spec(instance: impl Into<InstanceId>, rank: u32, address: &str) -> WorkerSpec
         additional_salt: None,
         default_lora: None,
         owner_spec: OwnerSpec::default(),
+        incarnation: None,
     }
 }
 

@@ -131,6 +131,7 @@ fn worker(instance: u64, rank: u32, address: &str) -> WorkerSpec {
         additional_salt: None,
         default_lora: None,
         owner_spec: OwnerSpec::default(),
+        incarnation: None,
     }
 }
 

@@ -17,6 +17,7 @@ mod harness;
 mod http;
 mod limits;
 mod model;
+mod recovery;
 mod streams;
 mod tidy;
 mod trust;

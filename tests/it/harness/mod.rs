@@ -3,6 +3,7 @@
 //! Nothing here sleeps as a protocol: [`wait_for`] looks again until a condition holds or its deadline fails the test.
 
 pub(crate) mod compare;
+pub(crate) mod fake_peer;
 pub(crate) mod http;
 pub(crate) mod msgpack;
 pub(crate) mod service;
@@ -11,6 +12,7 @@ pub(crate) mod zmq_sockets;
 
 use std::time::{Duration, Instant};
 
+pub(crate) use fake_peer::FakePeer;
 pub(crate) use service::Service;
 pub(crate) use worker::Worker;
 pub(crate) use zmq_sockets::{Publisher, Router};

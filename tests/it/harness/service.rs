@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -34,23 +34,82 @@ impl Service {
     /// # Panics
     /// When it does not answer.
     pub(crate) fn start_with(args: &[&str], env: &[(&str, &str)]) -> Self {
+        let service = Self::launch(args, env);
+        service.wait_ready();
+        service
+    }
+
+    /// With more options and environment variables; answers `/health`, and need not be ready.
+    ///
+    /// # Panics
+    /// When it does not answer.
+    pub(crate) fn launch(args: &[&str], env: &[(&str, &str)]) -> Self {
         for _ in 0..START_ATTEMPTS {
-            let mut service = Self::spawn(args, env);
+            let mut service = Self::spawn(free_address(), args, env);
             if service.is_up() {
-                wait_for("the service to be ready", || {
-                    let reply = service.get("/ready");
-                    if reply.status == 200 { Ok(()) } else { Err(reply.text()) }
-                });
                 return service;
             }
         }
         panic!("the service did not come up in {START_ATTEMPTS} attempts");
     }
 
-    fn spawn(args: &[&str], env: &[(&str, &str)]) -> Self {
-        let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-            .and_then(|listener| listener.local_addr())
-            .expect("loopback has a free port");
+    /// [`Self::launch`] at an address that was its own before, or is reserved for it.
+    ///
+    /// # Panics
+    /// When it does not answer.
+    pub(crate) fn launch_at(address: SocketAddr, args: &[&str], env: &[(&str, &str)]) -> Self {
+        let mut service = Self::spawn(address, args, env);
+        assert!(service.is_up(), "the service did not come up at {address}: {:?}", service.log());
+        service
+    }
+
+    /// [`Self::launch`] with an option whose value is a host with its own port.
+    pub(crate) fn launch_naming_itself(option: &str, host: &str) -> Self {
+        let address = free_address();
+        Self::launch_at(address, &[option, &format!("{host}:{}", address.port())], &[])
+    }
+
+    /// Waits until `/ready` is 200.
+    #[track_caller]
+    pub(crate) fn wait_ready(&self) {
+        wait_for("the service to be ready", || {
+            let reply = self.get("/ready");
+            if reply.status == 200 { Ok(()) } else { Err(reply.text()) }
+        });
+    }
+
+    /// Ends it without a warning, as a lost machine does.
+    pub(crate) fn kill(&mut self) {
+        // Both fail only when the process has ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Asks it to end, and waits for that.
+    ///
+    /// # Panics
+    /// When it does not end in time.
+    #[track_caller]
+    pub(crate) fn terminate(&mut self) -> ExitStatus {
+        let sent = Command::new("kill").args(["-s", "TERM", &self.pid().to_string()]).status();
+        assert!(sent.expect("kill runs").success());
+        wait_for("the service to end", || match self.child.try_wait() {
+            Ok(Some(status)) => Ok(status),
+            other => Err(format!("{other:?}")),
+        })
+    }
+
+    /// Lines of its log so far.
+    pub(crate) fn log(&self) -> Vec<String> {
+        self.log.lock().expect("no holder panics").clone()
+    }
+
+    /// Address as other replicas name it.
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    fn spawn(address: SocketAddr, args: &[&str], env: &[(&str, &str)]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_kvindexer"))
             .args(["serve", "--host", "127.0.0.1", "--port", &address.port().to_string()])
             .args(args)
@@ -190,9 +249,7 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        // Both fail only when the process has ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.kill();
         if let Some(reader) = self.reader.take() {
             let _ = reader.join();
         }
@@ -203,6 +260,13 @@ impl Drop for Service {
             eprintln!("--- last lines of the service's log\n{}\n---", log[from..].join("\n"));
         }
     }
+}
+
+/// A loopback address whose port nobody holds at the moment.
+pub(crate) fn free_address() -> SocketAddr {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+        .and_then(|listener| listener.local_addr())
+        .expect("loopback has a free port")
 }
 
 /// A text without quotes; a number in decimal.

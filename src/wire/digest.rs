@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{IndexKey, InstanceId, Seq};
-use crate::image::{Registration, Tombstone};
+use crate::image::{Registration, StreamName, Tombstone};
 
 /// How far a replica is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,6 +56,12 @@ pub struct StreamDigest {
     pub instance_id: InstanceId,
     /// Address of the publisher.
     pub endpoint: String,
+    /// Topic that it hears, if not all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub topic: Option<String>,
+    /// LoRA name of events that name none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default_lora: Option<String>,
     /// Every owner is exact: the digests can be compared.
     pub exact: bool,
     /// Last applied number and the digest after it.
@@ -68,6 +74,19 @@ pub struct StreamDigest {
     pub foreign_blocks: u64,
     /// Blocks of lower tiers age out: replicas may differ for a while.
     pub ages: bool,
+}
+
+impl StreamDigest {
+    /// The stream's name.
+    #[must_use]
+    pub fn name(&self) -> StreamName {
+        StreamName {
+            instance: self.instance_id.clone(),
+            endpoint: self.endpoint.clone(),
+            topic: self.topic.clone(),
+            default_lora: self.default_lora.clone(),
+        }
+    }
 }
 
 /// A digest after a batch.

@@ -1,4 +1,5 @@
-//! Bytes of engines to events: frames, sequence numbers, batches in every published form.
+//! Bytes of engines to events: frames, sequence numbers, batches in every published form. And what replicas tell each
+//! other: `digest`, `snapshot` and `dump` with their answers.
 //!
 //! Batches are MessagePack. `walk` reads the shapes that engines send all the time, in one pass and without allocating per
 //! event; whatever else comes is read by `library`, which rests on the crate `rmp`. `fields` judges what both have read, so
@@ -11,6 +12,7 @@
 mod canonical;
 pub mod digest;
 mod distinct;
+pub mod dump;
 mod extra;
 mod fields;
 mod frame;
@@ -18,6 +20,7 @@ mod keys;
 mod library;
 mod query;
 mod reader;
+pub mod snapshot;
 mod value;
 mod walk;
 

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::{DEADLINE, msgpack, wait_for};
 
@@ -53,6 +53,12 @@ impl Publisher {
             }
         }
         panic!("no subscription arrived at {}", self.endpoint);
+    }
+
+    /// True when a subscription arrives in time.
+    pub(crate) fn hears_within(&self, time: Duration) -> bool {
+        self.socket.set_rcvtimeo(time.as_millis() as i32).expect("time limit");
+        self.socket.recv_bytes(0).is_ok_and(|message| message.first() == Some(&1))
     }
 
     /// True when nobody subscribed since the last look: no listener reconnected.
@@ -182,6 +188,14 @@ type Kept = (u64, Vec<u8>);
 impl Ring {
     pub(crate) fn push(&self, seq: u64, payload: &[u8]) {
         self.0.lock().expect("no holder panics").push((seq, payload.to_vec()));
+    }
+
+    /// [`Self::push`]; the oldest go beyond so many.
+    pub(crate) fn push_bounded(&self, seq: u64, payload: &[u8], most: usize) {
+        let mut kept = self.0.lock().expect("no holder panics");
+        kept.push((seq, payload.to_vec()));
+        let surplus = kept.len().saturating_sub(most);
+        kept.drain(..surplus);
     }
 
     pub(crate) fn clear(&self) {

@@ -1,5 +1,6 @@
 //! Replicas as processes: what a start takes from peers of every kind, and whether replicas stay equal.
 
+mod chaos;
 mod faults_recovery;
 mod golden_recovery;
 

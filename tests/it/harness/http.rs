@@ -48,12 +48,27 @@ impl Reply {
 /// # Errors
 /// When the connection fails or the answer cannot be read.
 pub(crate) fn exchange(address: SocketAddr, request: &Request<'_>) -> Result<Reply, String> {
+    exchange_with(address, request, &[])
+}
+
+/// [`exchange`] with more headers.
+///
+/// # Errors
+/// When the connection fails or the answer cannot be read.
+pub(crate) fn exchange_with(
+    address: SocketAddr,
+    request: &Request<'_>,
+    headers: &[(&str, &str)],
+) -> Result<Reply, String> {
     let mut stream = TcpStream::connect(address).map_err(|error| format!("connect: {error}"))?;
     stream.set_read_timeout(Some(Duration::from_secs(60))).map_err(|error| error.to_string())?;
     stream.set_nodelay(true).map_err(|error| error.to_string())?;
     let mut head = format!("{} {} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n", request.method, request.path);
     if let Some(content_type) = request.content_type {
         head.push_str(&format!("Content-Type: {content_type}\r\n"));
+    }
+    for (key, value) in headers {
+        head.push_str(&format!("{key}: {value}\r\n"));
     }
     let body = request.body.unwrap_or_default();
     if request.body.is_some() {

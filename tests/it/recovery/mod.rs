@@ -1,10 +1,16 @@
 //! Replicas as processes: what a start takes from peers of every kind, and whether replicas stay equal.
 
 mod chaos;
+mod disk;
+mod evil_peers;
 mod faults_recovery;
 mod golden_recovery;
+mod names;
+mod registrations;
 
 use serde_json::{Value, json};
+
+use crate::harness::Service;
 
 /// Local hash of the tokens 1 to 4 without a namespace.
 pub(crate) const LOCAL_OF_1_TO_4: u64 = 14_643_705_804_678_351_452;
@@ -29,4 +35,10 @@ pub(crate) fn digest(replica_id: &str, phase: &str, more: Value) -> Value {
         digest[key] = value.clone();
     }
     digest
+}
+
+/// How a replica is told apart from others.
+pub(crate) fn replica_id(service: &Service) -> String {
+    let digest = service.get("/digest").json();
+    digest["replica_id"].as_str().unwrap_or_else(|| panic!("no id in {digest}")).to_owned()
 }

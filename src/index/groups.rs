@@ -3,10 +3,13 @@
 //! Pure. A side group (window, Mamba) is a set of hashes, placed by the equal hash in a main group. As soon as there
 //! are several main groups, or groups without a kind, each of them keeps such a set too, and the tree holds their union.
 
+mod image;
+
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use super::detail::Links;
+use super::digest::{group_sum, group_term};
 use crate::event::{CacheKind, GroupInfo};
 use crate::ids::BlockSize;
 
@@ -30,6 +33,8 @@ pub(super) struct Group {
     held: FxHashMap<(u64, u8), u32>,
     /// Those of them that it never put into the tree.
     bare: FxHashSet<(u64, u8)>,
+    /// Sum of the terms of `held`.
+    sum: u64,
 }
 
 /// All announced groups of one owner.
@@ -141,8 +146,11 @@ impl Groups {
         group.in_tree = false;
         if adopts {
             group.held.extend(tree);
+            group.sum = group.sum_of_held();
         }
-        let held: Vec<(u64, u8)> = group.held.keys().filter(|held| !group.bare.contains(held)).copied().collect();
+        let mut held: Vec<(u64, u8)> = group.held.keys().filter(|held| !group.bare.contains(held)).copied().collect();
+        // In an order that does not depend on how the set came about: it becomes that of the remembered hashes.
+        held.sort_unstable();
         held.into_iter().filter(|held| !self.main_holds(*held)).collect()
     }
 
@@ -152,6 +160,7 @@ impl Groups {
             return;
         };
         group.held.extend(held);
+        group.sum = group.sum_of_held();
     }
 
     /// Adds hashes to a group's set.
@@ -162,7 +171,10 @@ impl Groups {
         };
         for hash in hashes {
             let copies = group.held.entry((*hash, row)).or_default();
-            *copies += 1;
+            *copies = copies.saturating_add(1);
+            if *copies == 1 {
+                group.sum = group.sum.wrapping_add(group_term(*hash, row));
+            }
             if class == Class::Main(key) {
                 group.bare.remove(&(*hash, row));
             } else if *copies == 1 {
@@ -188,8 +200,7 @@ impl Groups {
         };
         let last = *count == 0;
         if last {
-            group.held.remove(&held);
-            group.bare.remove(&held);
+            group.drop(held);
         }
         Some(last)
     }
@@ -202,8 +213,7 @@ impl Groups {
         if let Some(copies) = group.held.get_mut(&held) {
             *copies = copies.saturating_sub(count);
             if *copies == 0 {
-                group.held.remove(&held);
-                group.bare.remove(&held);
+                group.drop(held);
             }
         }
     }
@@ -233,7 +243,18 @@ impl Groups {
         for group in &mut self.list {
             group.held = FxHashMap::default();
             group.bare = FxHashSet::default();
+            group.sum = 0;
         }
+    }
+
+    /// Digest of all sets, for an owner.
+    pub(super) fn digest(&self, seed: u64) -> u64 {
+        self.list.iter().fold(0, |sum, group| sum.wrapping_add(group_sum(group.sum, group.key, seed)))
+    }
+
+    /// The same, summed up anew.
+    pub(super) fn digest_from_sets(&self, seed: u64) -> u64 {
+        self.list.iter().fold(0, |sum, group| sum.wrapping_add(group_sum(group.sum_of_held(), group.key, seed)))
     }
 
     /// Longest prefix of at most `limit` blocks on which all groups agree, and the group that stands against one more. A
@@ -312,7 +333,19 @@ impl Group {
             block_tokens: None,
             held: FxHashMap::default(),
             bare: FxHashSet::default(),
+            sum: 0,
         }
+    }
+
+    /// The last copy is gone.
+    fn drop(&mut self, held: (u64, u8)) {
+        self.held.remove(&held);
+        self.bare.remove(&held);
+        self.sum = self.sum.wrapping_sub(group_term(held.0, held.1));
+    }
+
+    fn sum_of_held(&self) -> u64 {
+        self.held.keys().fold(0, |sum, (hash, row)| sum.wrapping_add(group_term(*hash, *row)))
     }
 
     /// Rows that the group has a hash on, as bits.

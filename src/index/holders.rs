@@ -57,6 +57,11 @@ impl SlotSet {
         self.words.iter().enumerate().flat_map(|(index, word)| ones(*word).map(move |bit| index as u32 * 64 + bit))
     }
 
+    /// True if some slot is in both.
+    fn meets(&self, other: &Self) -> bool {
+        self.words.iter().zip(&other.words).any(|(word, other)| word & other != 0)
+    }
+
     /// True if no other slot than `slot` is in the set.
     fn only(&self, slot: Slot) -> bool {
         self.words.iter().enumerate().all(|(index, word)| {
@@ -147,6 +152,34 @@ impl Cover {
     /// Held offsets in ascending order.
     pub(super) fn offsets(&self) -> impl Iterator<Item = u32> + '_ {
         (self.first()..self.end()).filter(|off| self.contains(*off))
+    }
+
+    /// Runs of held blocks in ascending order, as `[from, to)`.
+    pub(super) fn runs(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        let mut off = self.first();
+        std::iter::from_fn(move || {
+            let end = self.run_end(off);
+            if end == off {
+                return None;
+            }
+            let run = (off, end);
+            off = self.next_held(end).unwrap_or(end);
+            Some(run)
+        })
+    }
+
+    /// The first held block from `off` on.
+    fn next_held(&self, off: u32) -> Option<u32> {
+        let Self::Bits(words) = self else {
+            return None;
+        };
+        let mut index = off as usize / 64;
+        let mut word = words.get(index)? >> (off % 64) << (off % 64);
+        while word == 0 {
+            index += 1;
+            word = *words.get(index)?;
+        }
+        Some(index as u32 * 64 + word.trailing_zeros())
     }
 
     fn to_words(&self, end: u32) -> Vec<u64> {
@@ -385,6 +418,15 @@ impl Holders {
             return len;
         }
         self.partial.iter().map(|(_, cover)| cover.end()).max().unwrap_or(0)
+    }
+
+    /// One past the last block that one of `slots` holds, of a node of `len` blocks.
+    pub(super) fn end_of(&self, slots: &SlotSet, len: u32) -> u32 {
+        if self.full.meets(slots) {
+            return len;
+        }
+        let partial = self.partial.iter().filter(|(slot, _)| slots.contains(*slot));
+        partial.map(|(_, cover)| cover.end()).max().unwrap_or(0)
     }
 
     /// True if nobody but `slot` holds anything.

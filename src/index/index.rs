@@ -5,12 +5,14 @@ use rustc_hash::FxHashMap;
 use super::api::{ApplyContext, Clear, DumpBlock, Limits, OwnerId, OwnerReport, OwnerSpec, Stats};
 use super::dump;
 use super::holders::{Slot, SlotSet};
+use super::image::trust_of;
 use super::owner::OwnerState;
 use super::record::Writer;
 use super::tree::Tree;
 use super::view::View;
 use crate::event::{Batch, Event, SkipReason};
 use crate::ids::{BlockSize, Owner, Role, Seq, Tier};
+use crate::image::OwnerImage;
 use crate::trust::{Reason, Trust};
 
 /// The exact set of blocks of every owner, and the longest cached prefix of a query. Pure; one writer.
@@ -74,6 +76,19 @@ impl PrefixIndex {
         self.block_size
     }
 
+    /// An empty index of the same kind whose owner ids go on behind those of this one.
+    pub(super) fn emptied(&self) -> Self {
+        Self { next_id: self.next_id, over_limit: self.over_limit, ..Self::new(self.block_size, self.limits) }
+    }
+
+    pub(super) fn over_limit(&self) -> bool {
+        self.over_limit
+    }
+
+    pub(super) fn lower_count(&self) -> u64 {
+        self.lower_count
+    }
+
     /// Adds a registered owner, or changes the spec of a known one. New owners start with the reasons `not_connected`
     /// and `nothing_heard`.
     pub fn register(&mut self, owner: &Owner, spec: OwnerSpec, now_ms: u64) -> OwnerId {
@@ -125,6 +140,23 @@ impl PrefixIndex {
         slot
     }
 
+    /// The owner of an image, without content: a known one is emptied, another one comes unregistered.
+    pub(super) fn emptied_owner(&mut self, image: &OwnerImage, now_ms: u64) -> OwnerId {
+        let known = self.by_owner.get(&image.owner).copied();
+        let slot = known.unwrap_or_else(|| self.slot_of(&image.owner, image.spec, image.trust));
+        if self.slots[slot as usize].as_deref().is_some_and(OwnerState::has_content) {
+            self.forget_content(slot);
+        }
+        let state = self.slots[slot as usize].as_deref_mut().expect("a slot with a name has an owner");
+        if !state.registered {
+            state.spec = image.spec;
+        }
+        state.trust = trust_of(image.trust, state.registered.then_some(state.trust), now_ms);
+        let id = state.id;
+        self.refresh(slot);
+        id
+    }
+
     fn number_rows(&mut self) {
         self.row_of.resize(self.slots.len(), 0);
         for (position, slot) in self.order.iter().enumerate() {
@@ -168,7 +200,11 @@ impl PrefixIndex {
             .collect()
     }
 
-    fn state(&self, id: OwnerId) -> Option<&OwnerState> {
+    pub(super) fn slot_of_id(&self, id: OwnerId) -> Option<Slot> {
+        self.by_id.get(&id).copied()
+    }
+
+    pub(super) fn state(&self, id: OwnerId) -> Option<&OwnerState> {
         self.slots[*self.by_id.get(&id)? as usize].as_deref()
     }
 
@@ -207,7 +243,7 @@ impl PrefixIndex {
         });
     }
 
-    fn write(&mut self, owner: OwnerId, context: ApplyContext, change: impl FnOnce(&mut Writer<'_>)) {
+    pub(super) fn write(&mut self, owner: OwnerId, context: ApplyContext, change: impl FnOnce(&mut Writer<'_>)) {
         let Some(slot) = self.by_id.get(&owner).copied() else {
             return;
         };

@@ -11,6 +11,7 @@
 
 mod api;
 mod detail;
+mod digest;
 mod dump;
 mod explain;
 mod find;

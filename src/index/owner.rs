@@ -8,6 +8,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use super::api::{OwnerId, OwnerReport, OwnerSpec};
+use super::digest::Digest;
 use super::groups::Groups;
 use super::pending::Pending;
 use super::recent::{Recents, Removals};
@@ -95,6 +96,8 @@ pub(super) struct OwnerState {
     /// Device stores in a row that came as twins.
     pub(super) twins: u32,
     pub(super) blocks: [u64; 4],
+    /// Sum over what `blocks` counts.
+    pub(super) digest: Digest,
     pub(super) skipped: [u64; SkipReason::ALL.len()],
     pub(super) ignored: [u64; IgnoreReason::ALL.len()],
     pub(super) applied: [u64; 3],
@@ -105,6 +108,7 @@ pub(super) struct OwnerState {
 impl OwnerState {
     pub(super) fn new(owner: Owner, id: OwnerId, spec: OwnerSpec, trust: Trust) -> Self {
         Self {
+            digest: Digest::new(&owner),
             owner,
             id,
             registered: false,
@@ -152,6 +156,7 @@ impl OwnerState {
         self.whole_groups.clear();
         self.twins = 0;
         self.blocks = [0; 4];
+        self.digest.clear();
         self.announced_block_size = None;
     }
 
@@ -192,7 +197,8 @@ impl OwnerState {
 
     /// One more copy of what is held; counted under every policy, for the policy may change.
     pub(super) fn add_copy(&mut self, hash: u64, row: u8) {
-        *self.copies.entry((hash, row)).or_insert(1) += 1;
+        let copies = self.copies.entry((hash, row)).or_insert(1);
+        *copies = copies.saturating_add(1);
     }
 
     /// Takes a copy, or decides that the last one goes: false if something remains. `remaining` as the engine says.
@@ -248,6 +254,16 @@ impl OwnerState {
 
     pub(super) fn pending_blocks(&self) -> u64 {
         self.pending.as_ref().map_or(0, |pending| pending.block_count())
+    }
+
+    /// False if nothing but a name, a registration and counters would be lost.
+    pub(super) fn has_content(&self) -> bool {
+        self.blocks != [0; 4]
+            || self.recents.len() > 0
+            || !(self.own.is_empty() && self.overlays.is_empty() && self.pieces.is_empty() && self.copies.is_empty())
+            || !(self.removals.is_empty() && self.whole_groups.is_empty() && self.pending.is_none())
+            || self.groups.is_some()
+            || self.ages.is_some()
     }
 
     /// True if only the exact walk block by block answers for this owner.

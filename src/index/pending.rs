@@ -41,7 +41,7 @@ impl PendingBlock {
     fn add(&mut self, group: Option<u32>, row: u8) {
         self.rows |= 1 << row;
         match self.stores.iter_mut().find(|stores| (stores.group, stores.row) == (group, row)) {
-            Some(stores) => stores.count += 1,
+            Some(stores) => stores.count = stores.count.saturating_add(1),
             None => self.stores.push(Stores { group, row, count: 1 }),
         }
     }

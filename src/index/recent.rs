@@ -50,10 +50,15 @@ impl Recents {
     }
 
     /// Remembered hashes, oldest first.
-    #[cfg(test)]
-    pub(super) fn settled(&mut self) -> Vec<u64> {
-        self.compact();
-        self.ring.iter().copied().collect()
+    pub(super) fn iter(&self) -> impl Iterator<Item = u64> + '_ {
+        let mut stale = self.stale.clone();
+        self.ring.iter().copied().filter(move |hash| match stale.get_mut(hash) {
+            Some(count) if *count > 0 => {
+                *count -= 1;
+                false
+            }
+            _ => true,
+        })
     }
 
     fn compact(&mut self) {
@@ -113,5 +118,10 @@ impl Removals {
 
     pub(super) fn is_empty(&self) -> bool {
         self.ring.is_empty()
+    }
+
+    /// All of them, oldest first.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Removal> {
+        self.ring.iter()
     }
 }

@@ -44,11 +44,7 @@ pub(super) type Parent = Option<(Place, u64)>;
 impl Writer<'_> {
     /// Places of a hash, newest last.
     pub(super) fn places(&self, hash: u64) -> SmallVec<[Place; 1]> {
-        match self.me.own.get(&hash) {
-            Some(&MULTI) => self.me.multi.get(&hash).map(|places| places.iter().copied().collect()).unwrap_or_default(),
-            Some(place) => smallvec![*place],
-            None => self.tree.find_hash(hash).filter(|place| self.has_record(*place, hash)).into_iter().collect(),
-        }
+        self.view().places(hash)
     }
 
     /// The newest place of a hash that is held, else the newest remembered.
@@ -56,10 +52,6 @@ impl Writer<'_> {
         let places = self.places(hash);
         let held = places.iter().rev().find(|place| places.len() == 1 || self.rows(**place, hash) & HELD != 0);
         held.or(places.last()).copied()
-    }
-
-    fn has_record(&self, place: Place, hash: u64) -> bool {
-        self.view().has_record(place, hash)
     }
 
     /// Rows of a record, as bits.
@@ -94,7 +86,7 @@ impl Writer<'_> {
         }
         if rows & 1 << row == 0 {
             self.set_row(place, hash, row, true);
-            self.me.blocks[row] += 1;
+            self.count_in(self.tree.at(place), hash, row);
         }
     }
 
@@ -139,7 +131,7 @@ impl Writer<'_> {
         let at = self.tree.at(place);
         let main = self.tree.hash_of(self.slot, at);
         let known = self.tree.node(at.node).rows_of(self.slot, at.off) != 0;
-        let apart = known || (main != hash && self.has_below(at));
+        let apart = known || (main != hash && self.tree.has_below(self.slot, at));
         if apart {
             let record = Record { hash, rows: 0, parents: SmallVec::new() };
             self.overlay(place).records.push(record);
@@ -154,15 +146,6 @@ impl Writer<'_> {
             self.me.own.insert(hash, place);
         }
         held
-    }
-
-    /// True if the owner has a block right below a block: it may name the hash that the owner gave that one.
-    fn has_below(&self, at: At) -> bool {
-        let node = self.tree.node(at.node);
-        if at.off + 1 < node.len {
-            return node.rows_of(self.slot, at.off + 1) != 0;
-        }
-        self.tree.children(at.node).any(|child| self.tree.node(child).rows_of(self.slot, 0) != 0)
     }
 
     /// The overlay of a known place, made from the common form if need be.
@@ -247,7 +230,8 @@ impl Writer<'_> {
         if !node.row_mut(row).remove(self.slot, at.off, len) {
             return;
         }
-        self.me.blocks[row] -= 1;
+        self.count_out(at, hash, row);
+        let node = self.tree.node_mut(at.node);
         if node.rows_of(self.slot, at.off) & HELD == 0 {
             node.row_mut(RECENT).insert(self.slot, (at.off, at.off + 1), len);
             self.me.recents.push(hash);
@@ -268,7 +252,7 @@ impl Writer<'_> {
         for place in &places {
             if self.rows(*place, hash) & 1 << row != 0 {
                 self.set_row(*place, hash, row, false);
-                self.me.blocks[row] -= 1;
+                self.count_out(self.tree.at(*place), hash, row);
                 taken = true;
             }
         }

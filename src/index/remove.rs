@@ -1,7 +1,5 @@
 //! Removing: from the tree, from pending blocks, from the sets of groups; ageing of lower tiers; clears.
 
-use rustc_hash::FxHashSet;
-
 use super::groups::key_of;
 use super::owner::{Aged, HELD};
 use super::record::Writer;
@@ -129,7 +127,7 @@ impl Writer<'_> {
         }
     }
 
-    /// The engine emptied its cache: everything held becomes removed but remembered, the latest first to stay.
+    /// The engine emptied its cache: everything held becomes removed but remembered, what was removed before goes first.
     pub(super) fn cleared(&mut self) {
         self.me.applied[2] += 1;
         let mut forgotten = Vec::new();
@@ -148,17 +146,17 @@ impl Writer<'_> {
                 }
             }
         }
-        let mut settled = FxHashSet::default();
+        // A hash with several places is entered once per place, and remembered once. All of them went in one moment; by
+        // number they stand in the same order in every replica.
+        forgotten.sort_unstable();
+        forgotten.dedup();
         for hash in forgotten {
-            // A hash with several places is entered once per place, and remembered once.
-            if self.me.multi.contains_key(&hash) && !settled.insert(hash) {
-                continue;
-            }
             if !self.me.pieces.contains(&hash) {
                 self.me.recents.push(hash);
             }
         }
         self.me.blocks = [0; 4];
+        self.me.digest.clear();
         self.me.copies.clear();
         self.me.pending = None;
         self.me.pending_dropped = false;

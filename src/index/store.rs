@@ -6,9 +6,10 @@
 use smallvec::SmallVec;
 
 use super::groups::{Announcement, Class, Groups, key_of};
+use super::holders::{Held, Holders};
 use super::owner::{Aged, Ages};
 use super::record::{Foreign, Parent, Writer};
-use super::tree::{At, NodeId, Place, ROOT};
+use super::tree::{At, NodeId, Place, RECENT, ROOT};
 use crate::event::{Batch, ExtraKey, IgnoreReason, SkipReason, Stored};
 use crate::hash;
 use crate::ids::{LocalHash, Namespace, Tier};
@@ -287,7 +288,7 @@ impl Writer<'_> {
             Foreign::Ambiguous => self.me.skip(SkipReason::AmbiguousHash, self.now_ms),
             Foreign::At { place, span } => {
                 self.hold(place, hash, row, None);
-                self.me.free.insert((place, hash));
+                self.set_free(place, hash);
                 self.hold_pieces_before(place, hash, row, span);
                 return true;
             }
@@ -310,7 +311,7 @@ impl Writer<'_> {
             let (place, piece) = (self.tree.place(at), piece_of(hash, piece));
             self.me.pieces.insert(piece);
             self.hold(place, piece, row, None);
-            self.me.free.insert((place, piece));
+            self.set_free(place, piece);
         }
     }
 
@@ -368,14 +369,7 @@ impl Writer<'_> {
         let (locals, hashes) = (&run.locals[done..], &run.hashes[done..]);
         let at = self.tree.append(node, (locals, hashes), self.slot, run.namespace);
         self.tree.reserve(locals.len());
-        let mut shadowed = false;
-        for off in 0..locals.len() as u32 {
-            let place = self.tree.place(At { off: at.off + off, ..at });
-            shadowed |= !self.tree.insert_hash(place);
-        }
-        if shadowed {
-            self.tree.set_shadowed(at.node);
-        }
+        self.tree.enter_hashes(at, locals.len() as u32);
         at
     }
 
@@ -405,30 +399,45 @@ impl Writer<'_> {
             && self.me.pending.as_ref().is_none_or(|pending| !hashes.iter().any(|hash| pending.contains(*hash)))
             && (self.me.own.is_empty() || !hashes.iter().any(|hash| self.me.own.contains_key(hash)))
             && parent.is_none_or(|(place, hash)| self.me.own.is_empty() || self.main(place) == hash)
+            && (self.me.free.is_empty() || !self.has_free(at, hashes))
+    }
+
+    /// True if content alone carries one of these records.
+    fn has_free(&self, at: At, hashes: &[u64]) -> bool {
+        let place = self.tree.place(at);
+        let mut places = (place.off..).map(|off| Place { off, ..place }).zip(hashes);
+        places.any(|(place, hash)| self.me.free.contains(&(place, *hash)))
     }
 
     fn hold_range(&mut self, at: At, hashes: &[u64], row: usize) {
         let (start, end) = (at.off, at.off + hashes.len() as u32);
         let node = self.tree.node_mut(at.node);
         let len = node.len;
-        if !node.row(super::tree::RECENT).is_none_or(super::holders::Holders::is_empty) {
-            let recent = node.row_mut(super::tree::RECENT);
+        if !node.row(RECENT).is_none_or(Holders::is_empty) {
+            let recent = node.row_mut(RECENT);
             for (off, hash) in (start..end).zip(hashes) {
                 if recent.remove(self.slot, off, len) {
                     self.me.revive(*hash);
                 }
             }
         }
-        let holders = node.row_mut(row);
-        let held = holders.of(self.slot);
-        if !matches!(held, super::holders::Held::Nothing) {
-            for (off, hash) in (start..end).zip(hashes) {
-                if held.contains(off) && !self.joining {
+        let before = self.tree.local_before(at);
+        let locals = &self.tree.locals(at.node)[start as usize..end as usize];
+        let held = self.tree.node(at.node).held(row, self.slot);
+        if matches!(held, Held::Nothing) {
+            self.me.add_terms(row, hashes, (locals, before));
+        } else {
+            let befores = std::iter::once(before).chain(locals.iter().copied());
+            for (((off, hash), local), before) in (start..end).zip(hashes).zip(locals).zip(befores) {
+                if !held.contains(off) {
+                    self.me.add_terms(row, &[*hash], (&[*local], before));
+                } else if !self.joining {
                     self.me.duplicate_stores += 1;
                     self.me.add_copy(*hash, row as u8);
                 }
             }
         }
+        let holders = self.tree.node_mut(at.node).row_mut(row);
         self.me.blocks[row] += u64::from(holders.insert(self.slot, (start, end), len));
     }
 }

@@ -4,8 +4,10 @@
 //! of a segment lie on one path of the tree, so what can be trimmed is always at a segment's end.
 //! Invariant: every node but the root has at least one block, and its first block is unique among its siblings.
 
+mod edit;
+
 use hashbrown::HashTable;
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 use super::holders::{Held, Holders, Slot};
 use crate::ids::Namespace;
@@ -113,7 +115,7 @@ impl Node {
         [&mut self.device, &mut self.recent].into_iter().chain(self.lower.iter_mut().flat_map(|lower| lower.iter_mut()))
     }
 
-    fn rows(&self) -> impl Iterator<Item = &Holders> {
+    pub(super) fn rows(&self) -> impl Iterator<Item = &Holders> {
         [&self.device, &self.recent].into_iter().chain(self.lower.iter().flat_map(|lower| lower.iter()))
     }
 
@@ -192,6 +194,11 @@ impl Tree {
         (self.nodes.len() - 1 - self.free_nodes.len()) as u64
     }
 
+    /// One past the largest node id.
+    pub(super) fn id_end(&self) -> NodeId {
+        self.nodes.len() as NodeId
+    }
+
     /// Ids of all nodes that exist, the root not among them.
     pub(super) fn node_ids(&self) -> Vec<NodeId> {
         (1..self.nodes.len() as NodeId).filter(|id| self.nodes[*id as usize].len > 0).collect()
@@ -209,6 +216,17 @@ impl Tree {
         &self.segments[node.seg as usize].locals[node.start as usize..(node.start + node.len) as usize]
     }
 
+    /// Local hash of the block before a block; 0 at the root.
+    pub(super) fn local_before(&self, at: At) -> u64 {
+        let node = self.node(at.node);
+        match (node.start + at.off).checked_sub(1) {
+            // The views of a segment lie on one path.
+            Some(before) => self.segments[node.seg as usize].locals[before as usize],
+            None if node.parent == ROOT => 0,
+            None => *self.locals(node.parent).last().expect("every node but the root has a block"),
+        }
+    }
+
     /// First storers' hashes of a node.
     pub(super) fn engines(&self, id: NodeId) -> &[u64] {
         let node = self.node(id);
@@ -218,12 +236,6 @@ impl Tree {
     /// True if some hash of the node's segment belongs to another block in the table.
     pub(super) fn is_shadowed(&self, id: NodeId) -> bool {
         self.segments[self.node(id).seg as usize].shadowed
-    }
-
-    /// Marks the node's segment: see [`Self::is_shadowed`].
-    pub(super) fn set_shadowed(&mut self, id: NodeId) {
-        let seg = self.node(id).seg as usize;
-        self.segments[seg].shadowed = true;
     }
 
     /// Node and offset of a block.
@@ -263,7 +275,7 @@ impl Tree {
     }
 
     /// Enters a block under its first storer's hash; false if the hash stands for another block.
-    pub(super) fn insert_hash(&mut self, place: Place) -> bool {
+    fn insert_hash(&mut self, place: Place) -> bool {
         let segments = &self.segments;
         let engine = |place: &Place| segments[place.seg as usize].engines[place.off as usize];
         let hash = engine(&place);
@@ -274,6 +286,27 @@ impl Tree {
                 true
             }
         }
+    }
+
+    /// Enters blocks from `at` on, all in one node, under their first storers' hashes; notes hashes that stand for others.
+    pub(super) fn enter_hashes(&mut self, at: At, count: u32) {
+        let first = self.place(at);
+        let mut shadowed = false;
+        for off in first.off..first.off + count {
+            shadowed |= !self.insert_hash(Place { off, ..first });
+        }
+        self.segments[first.seg as usize].shadowed |= shadowed;
+    }
+
+    /// Makes room for `count` more nodes.
+    pub(super) fn reserve_nodes(&mut self, count: usize) {
+        self.nodes.reserve(count.saturating_sub(self.free_nodes.len()));
+        self.segments.reserve(count.saturating_sub(self.free_segments.len()));
+        let (nodes, segments) = (&self.nodes, &self.segments);
+        self.edges.reserve(count, |id| {
+            let node = &nodes[*id as usize];
+            edge_key(node.parent, segments[node.seg as usize].locals[node.start as usize])
+        });
     }
 
     /// Makes room for `count` more blocks in the table.
@@ -296,27 +329,48 @@ impl Tree {
 
     /// Sets the hash that an owner gives a block; an existing column is kept, a column is made when it differs.
     pub(super) fn set_hash_of(&mut self, slot: Slot, at: At, hash: u64) {
+        self.set_hashes_of(slot, at, &[hash]);
+    }
+
+    /// The same for blocks in a row of one node.
+    pub(super) fn set_hashes_of(&mut self, slot: Slot, at: At, hashes: &[u64]) {
         let node = &mut self.nodes[at.node as usize];
-        let engines = &self.segments[node.seg as usize].engines;
-        let first = engines[(node.start + at.off) as usize];
+        let (off, start) = (at.off as usize, node.start as usize);
+        let engines = &self.segments[node.seg as usize].engines[start..];
+        let first = || engines[off..off + hashes.len()] == *hashes;
         let columns = match &mut node.aliases {
-            None if first == hash => return,
+            None if first() => return,
             aliases => aliases.get_or_insert_default(),
         };
         let index = match columns.binary_search_by_key(&slot, |(slot, _)| *slot) {
             Ok(index) => index,
-            Err(_) if first == hash => return,
+            Err(_) if first() => return,
             Err(index) => {
                 columns.insert(index, (slot, Vec::new()));
                 index
             }
         };
         let column = &mut columns[index].1;
-        if column.len() <= at.off as usize {
-            let from = node.start as usize + column.len();
-            column.extend_from_slice(&engines[from..=(node.start + at.off) as usize]);
+        if column.len() < off + hashes.len() {
+            column.extend_from_slice(&engines[column.len()..off + hashes.len()]);
         }
-        column[at.off as usize] = hash;
+        column[off..off + hashes.len()].copy_from_slice(hashes);
+    }
+
+    /// Hashes of an owner whose own hash differs from the first storer's; may end before the node.
+    pub(super) fn column(&self, id: NodeId, slot: Slot) -> Option<&[u64]> {
+        let columns = self.node(id).aliases.as_ref()?;
+        let index = columns.binary_search_by_key(&slot, |(slot, _)| *slot).ok()?;
+        Some(&columns[index].1)
+    }
+
+    /// True if the owner has a block right below a block: it may name the hash that the owner gave that one.
+    pub(super) fn has_below(&self, slot: Slot, at: At) -> bool {
+        let node = self.node(at.node);
+        if at.off + 1 < node.len {
+            return node.rows_of(slot, at.off + 1) != 0;
+        }
+        self.children(at.node).any(|child| self.node(child).rows_of(slot, 0) != 0)
     }
 
     /// The child of a node that begins with a local hash.
@@ -332,237 +386,6 @@ impl Tree {
     /// Blocks from `at` on that equal the beginning of `locals`.
     pub(super) fn common(&self, at: At, locals: &[u64]) -> u32 {
         common_prefix(&self.locals(at.node)[at.off as usize..], locals) as u32
-    }
-
-    /// Cuts a node before block `off` (neither 0 nor its length): the tail keeps its id, the head's is returned.
-    pub(super) fn split(&mut self, id: NodeId, off: u32) -> NodeId {
-        let head_id = self.free_node();
-        let node = &mut self.nodes[id as usize];
-        let (len, start, seg, parent) = (node.len, node.start, node.seg, node.parent);
-        let mut head = Node::new(seg, start, off, parent, node.namespace());
-        head.device = node.device.split_off_head(off, len);
-        head.recent = node.recent.split_off_head(off, len);
-        if let Some(lower) = &mut node.lower {
-            let mut heads = <Box<[Holders; 3]>>::default();
-            for (head, tail) in heads.iter_mut().zip(lower.iter_mut()) {
-                *head = tail.split_off_head(off, len);
-            }
-            head.lower = Some(heads);
-        }
-        if let Some(columns) = &mut node.aliases {
-            let mut heads = Vec::with_capacity(columns.len());
-            for (slot, column) in columns.iter_mut() {
-                let tail = if column.len() > off as usize { column.split_off(off as usize) } else { Vec::new() };
-                heads.push((*slot, std::mem::replace(column, tail)));
-            }
-            columns.retain(|(_, column)| !column.is_empty());
-            head.aliases = Some(Box::new(heads));
-        }
-        node.start += off;
-        node.len -= off;
-        node.parent = head_id;
-        head.first_child = id;
-        (head.next_sibling, head.prev_sibling) = (node.next_sibling, node.prev_sibling);
-        (node.next_sibling, node.prev_sibling) = (NONE, NONE);
-        self.replace_links(&head, head_id);
-        let first = self.segments[seg as usize].locals[start as usize];
-        let edge = self.edges.find_mut(edge_key(parent, first), |other| *other == id);
-        *edge.expect("every node but the root has an edge") = head_id;
-        self.nodes[head_id as usize] = head;
-        self.insert_edge(id);
-        let views = &mut self.segments[seg as usize].views;
-        let index = views.partition_point(|(view, _)| *view < start);
-        views[index].1 = head_id;
-        views.insert(index + 1, (start + off, id));
-        head_id
-    }
-
-    /// Appends blocks behind `parent` (a whole node's end): in place where nobody else is concerned, else as a child.
-    /// Returns the position of the first one. The caller enters hashes and holders.
-    pub(super) fn append(
-        &mut self,
-        parent: NodeId,
-        blocks: (&[u64], &[u64]),
-        for_slot: Slot,
-        namespace: Namespace,
-    ) -> At {
-        let (locals, engines) = blocks;
-        debug_assert!(!locals.is_empty() && locals.len() == engines.len());
-        self.blocks += locals.len() as u64;
-        let node = &mut self.nodes[parent as usize];
-        if parent != ROOT && node.first_child == NONE && node.only(for_slot) {
-            let old = node.len;
-            for holders in node.rows_mut() {
-                holders.grow(old);
-            }
-            node.len += locals.len() as u32;
-            let segment = &mut self.segments[node.seg as usize];
-            segment.locals.extend_from_slice(locals);
-            segment.engines.extend_from_slice(engines);
-            return At { node: parent, off: old };
-        }
-        let id = self.free_node();
-        let seg = self.free_segments.pop().unwrap_or_else(|| {
-            self.segments.push(Segment::default());
-            self.segments.len() as u32 - 1
-        });
-        self.segments[seg as usize] =
-            Segment { locals: locals.to_vec(), engines: engines.to_vec(), views: smallvec![(0, id)], shadowed: false };
-        let mut node = Node::new(seg, 0, locals.len() as u32, parent, namespace);
-        node.next_sibling = self.node(parent).first_child;
-        if node.next_sibling != NONE {
-            self.nodes[node.next_sibling as usize].prev_sibling = id;
-        }
-        self.nodes[parent as usize].first_child = id;
-        self.nodes[id as usize] = node;
-        self.insert_edge(id);
-        At { node: id, off: 0 }
-    }
-
-    /// Frees the end of a leaf that nobody holds or remembers, and on towards the root.
-    pub(super) fn reclaim(&mut self, mut id: NodeId) {
-        while id != ROOT {
-            let node = self.node(id);
-            if node.first_child != NONE {
-                return;
-            }
-            let len = node.len;
-            let end = node.rows().map(|holders| holders.end(len)).max().unwrap_or(0);
-            if end == len {
-                return;
-            }
-            self.cut_hashes(id, end);
-            self.blocks -= u64::from(len - end);
-            if end > 0 {
-                self.shorten(id, end);
-                return;
-            }
-            id = self.delete(id);
-        }
-    }
-
-    /// Takes everything that an owner holds or remembers of a node and its column; returns what it had, by row.
-    pub(super) fn take_owner(&mut self, id: NodeId, slot: Slot) -> [Option<super::holders::Cover>; ROWS] {
-        let node = &mut self.nodes[id as usize];
-        let len = node.len;
-        let mut taken = [const { None }; ROWS];
-        for (row, taken) in taken.iter_mut().enumerate() {
-            if node.row(row).is_some_and(|holders| !holders.is_empty()) {
-                *taken = node.row_mut(row).take(slot, len);
-            }
-        }
-        taken
-    }
-
-    /// Drops the column of an owner.
-    pub(super) fn drop_column(&mut self, id: NodeId, slot: Slot) {
-        let node = &mut self.nodes[id as usize];
-        if let Some(columns) = &mut node.aliases {
-            columns.retain(|(other, _)| *other != slot);
-            if columns.is_empty() {
-                node.aliases = None;
-            }
-        }
-    }
-
-    /// Gives memory back after much was deleted.
-    pub(super) fn shrink(&mut self) {
-        let segments = &self.segments;
-        if self.by_hash.capacity() > 4 * self.by_hash.len() + 1024 {
-            let len = self.by_hash.len();
-            self.by_hash.shrink_to(2 * len, |place| mix(segments[place.seg as usize].engines[place.off as usize]));
-        }
-    }
-
-    fn insert_edge(&mut self, id: NodeId) {
-        let (nodes, segments) = (&self.nodes, &self.segments);
-        let key = |id: &NodeId| {
-            let node = &nodes[*id as usize];
-            edge_key(node.parent, segments[node.seg as usize].locals[node.start as usize])
-        };
-        self.edges.insert_unique(key(&id), id, key);
-    }
-
-    /// Points the neighbours of `node` at `id`.
-    fn replace_links(&mut self, node: &Node, id: NodeId) {
-        match node.prev_sibling {
-            NONE => self.nodes[node.parent as usize].first_child = id,
-            prev => self.nodes[prev as usize].next_sibling = id,
-        }
-        if node.next_sibling != NONE {
-            self.nodes[node.next_sibling as usize].prev_sibling = id;
-        }
-    }
-
-    /// Takes blocks from `end` on out of the table.
-    fn cut_hashes(&mut self, id: NodeId, end: u32) {
-        let node = &self.nodes[id as usize];
-        let engines = &self.segments[node.seg as usize].engines;
-        for off in node.start + end..node.start + node.len {
-            let place = Place { seg: node.seg, off };
-            if let Ok(entry) = self.by_hash.find_entry(mix(engines[off as usize]), |other| *other == place) {
-                entry.remove();
-            }
-        }
-    }
-
-    fn shorten(&mut self, id: NodeId, len: u32) {
-        let node = &mut self.nodes[id as usize];
-        node.len = len;
-        for holders in node.rows_mut() {
-            holders.shrink(len);
-        }
-        if let Some(columns) = &mut node.aliases {
-            for (_, column) in columns.iter_mut() {
-                column.truncate(len as usize);
-            }
-        }
-        let end = (node.start + len) as usize;
-        let seg = node.seg as usize;
-        self.cut_segment(seg, end);
-    }
-
-    fn cut_segment(&mut self, seg: usize, end: usize) {
-        let segment = &mut self.segments[seg];
-        for column in [&mut segment.locals, &mut segment.engines] {
-            column.truncate(end);
-            if column.capacity() > 2 * end + 16 {
-                column.shrink_to(end + end / 4);
-            }
-        }
-    }
-
-    /// Deletes a leaf; returns its parent.
-    fn delete(&mut self, id: NodeId) -> NodeId {
-        let dummy = Node::new(0, 0, 0, NONE, Namespace::default());
-        let node = std::mem::replace(&mut self.nodes[id as usize], dummy);
-        let first = self.segments[node.seg as usize].locals[node.start as usize];
-        let entry = self.edges.find_entry(edge_key(node.parent, first), |other| *other == id);
-        entry.expect("every node but the root has an edge").remove();
-        match node.prev_sibling {
-            NONE => self.nodes[node.parent as usize].first_child = node.next_sibling,
-            prev => self.nodes[prev as usize].next_sibling = node.next_sibling,
-        }
-        if node.next_sibling != NONE {
-            self.nodes[node.next_sibling as usize].prev_sibling = node.prev_sibling;
-        }
-        let segment = &mut self.segments[node.seg as usize];
-        segment.views.pop();
-        if segment.views.is_empty() {
-            *segment = Segment::default();
-            self.free_segments.push(node.seg);
-        } else {
-            self.cut_segment(node.seg as usize, node.start as usize);
-        }
-        self.free_nodes.push(id);
-        node.parent
-    }
-
-    fn free_node(&mut self) -> NodeId {
-        self.free_nodes.pop().unwrap_or_else(|| {
-            self.nodes.push(Node::new(0, 0, 0, NONE, Namespace::default()));
-            self.nodes.len() as NodeId - 1
-        })
     }
 }
 

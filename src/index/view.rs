@@ -1,7 +1,9 @@
 //! Reading one owner's records from the tree and its overlays.
 
+use smallvec::{SmallVec, smallvec};
+
 use super::holders::Slot;
-use super::owner::OwnerState;
+use super::owner::{MULTI, OwnerState};
 use super::tree::{At, Place, Tree};
 
 /// One owner as it stands.
@@ -21,6 +23,15 @@ impl View<'_> {
             return overlay.main;
         }
         self.tree.hash_of(self.slot, at)
+    }
+
+    /// Places of a hash, newest last.
+    pub(super) fn places(self, hash: u64) -> SmallVec<[Place; 1]> {
+        match self.owner.own.get(&hash) {
+            Some(&MULTI) => self.owner.multi.get(&hash).into_iter().flatten().copied().collect(),
+            Some(place) => smallvec![*place],
+            None => self.tree.find_hash(hash).filter(|place| self.has_record(*place, hash)).into_iter().collect(),
+        }
     }
 
     /// True if the owner has this record, held or remembered.

@@ -38,7 +38,7 @@ impl Writer<'_> {
     }
 
     /// Drops the oldest waiting blocks beyond the limit.
-    fn trim_pending(&mut self) {
+    pub(super) fn trim_pending(&mut self) {
         while self.me.pending_blocks() > self.limits.pending_blocks_max as u64 {
             let Some(dropped) = self.me.pending.as_mut().and_then(|pending| pending.pop_oldest()) else {
                 return;
@@ -122,7 +122,11 @@ impl Writer<'_> {
             span,
             group: None,
         };
-        let locals = self.locals(&whole, namespace);
+        // What came without tokens came with local hashes that hold wherever it hangs.
+        let locals = match child.token_bytes.is_empty() {
+            true => child.locals.iter().copied().collect(),
+            false => self.locals(&whole, namespace),
+        };
         let hashes = pieces_of(&[child.hash], span);
         if span > 1 {
             self.me.spans.insert(child.hash, span);

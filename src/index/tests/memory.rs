@@ -54,6 +54,6 @@ fn a_hash_that_comes_back_is_not_forgotten_early() {
     }
     recents.revive(1);
     recents.push(1);
-    assert_eq!((recents.len(), recents.settled()), (3, vec![2, 3, 1]));
+    assert_eq!((recents.len(), recents.iter().collect::<Vec<_>>()), (3, vec![2, 3, 1]));
     assert_eq!([recents.pop(), recents.pop(), recents.pop(), recents.pop()], [Some(2), Some(3), Some(1), None]);
 }

@@ -17,6 +17,7 @@ mod churn;
 mod concurrent;
 mod directed;
 mod histories;
+mod images;
 mod properties;
 mod recorded;
 mod store;

@@ -180,52 +180,42 @@ impl<'a> Pair<'a> {
 }
 
 /// Local hashes of a chain as `/query` computes them.
-fn contents(chain: &Chain, block_size: u32) -> Vec<LocalHash> {
+pub(super) fn contents(chain: &Chain, block_size: u32) -> Vec<LocalHash> {
     let seed = chain.namespace.seed();
     chain.letters.iter().map(|letter| hash::local_hash(&token_bytes(*letter, block_size), letter.image, seed)).collect()
 }
 
 /// Plays a history to its end; steps whose outcome the rules leave open are left out.
 fn play(history: &History, seen: &mut Seen) -> Result<(), Difference> {
-    let outcome = catch_unwind(AssertUnwindSafe(|| {
-        let mut pair = Pair::new(history);
-        let mut rng = fastrand::Rng::with_seed(history.seed);
-        for (i, step) in history.steps.iter().enumerate() {
-            if pair.is_open(step) {
-                continue;
-            }
-            pair.play(step);
-            let queries = pair.queries(&mut rng);
-            compare(&pair.model, &pair.index, &queries).map_err(|difference| format!("step {i}: {difference}"))?;
-            if i % 8 == 0 {
-                seen.note(&pair.model, &queries);
-            }
+    let mut pair = Pair::new(history);
+    let mut rng = fastrand::Rng::with_seed(history.seed);
+    for (i, step) in history.steps.iter().enumerate() {
+        if pair.is_open(step) {
+            continue;
         }
-        for character in &history.owners {
-            let known = pair.model.unregister(&character.owner);
-            if pair.index.unregister(&character.owner) != known {
-                return Err(format!("unregister {}: index says {}", character.owner, !known));
-            }
+        pair.play(step);
+        let queries = pair.queries(&mut rng);
+        compare(&pair.model, &pair.index, &queries).map_err(|difference| format!("step {i}: {difference}"))?;
+        pair.index.audit().map_err(|difference| format!("step {i}: {difference}"))?;
+        if i % 8 == 0 {
+            seen.note(&pair.model, &queries);
         }
-        let stats = pair.index.stats();
-        if (stats.held_blocks, stats.content_blocks, stats.nodes, stats.owners) != (0, 0, 0, 0) {
-            return Err(format!("something is left behind: {stats:?}"));
+    }
+    for character in &history.owners {
+        let known = pair.model.unregister(&character.owner);
+        if pair.index.unregister(&character.owner) != known {
+            return Err(format!("unregister {}: index says {}", character.owner, !known));
         }
-        Ok(())
-    }));
-    outcome.unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().cloned();
-        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-        Err(format!("panic: {}", text.unwrap_or_default()))
-    })
-}
-
-fn fails(history: &History) -> bool {
-    play(history, &mut Seen::default()).is_err()
+    }
+    let stats = pair.index.stats();
+    if (stats.held_blocks, stats.content_blocks, stats.nodes, stats.owners) != (0, 0, 0, 0) {
+        return Err(format!("something is left behind: {stats:?}"));
+    }
+    Ok(())
 }
 
 /// Leaves out steps, then events, as long as the history still fails.
-fn shrink(mut history: History) -> History {
+fn shrink(mut history: History, fails: impl Fn(&History) -> bool) -> History {
     let mut size = history.steps.len().div_ceil(2);
     while size > 0 {
         let mut start = 0;
@@ -251,8 +241,9 @@ fn shrink(mut history: History) -> History {
     history
 }
 
-fn histories() -> u64 {
-    std::env::var("KVINDEXER_PROPERTY_HISTORIES").ok().and_then(|text| text.parse().ok()).unwrap_or(HISTORIES)
+/// Histories of a run, `default` unless the environment says another number.
+pub(super) fn histories(default: u64) -> u64 {
+    std::env::var("KVINDEXER_PROPERTY_HISTORIES").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
 /// First seed; `KVINDEXER_PROPERTY_SEED` repeats one history.
@@ -263,23 +254,43 @@ fn first_seed() -> u64 {
 /// Failing histories that are shrunk and shown before a run gives up.
 const FAILURES_SHOWN: usize = 6;
 
-#[test]
-fn the_index_agrees_with_the_naive_model_after_every_step() {
-    let mut seen = Seen::default();
+/// Plays histories; those that fail, shrunk and in words. A panic counts as a failure.
+pub(super) fn failures_of(
+    histories: u64,
+    steps: usize,
+    play: impl Fn(&History) -> Result<(), Difference>,
+) -> Vec<String> {
+    let play = |history: &History| {
+        let outcome = catch_unwind(AssertUnwindSafe(|| play(history)));
+        outcome.unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+            Err(format!("panic: {}", text.unwrap_or_default()))
+        })
+    };
     let mut failures = Vec::new();
-    for seed in first_seed()..first_seed() + histories() {
-        let history = history(seed, STEPS);
-        if play(&history, &mut seen).is_err() {
-            let shrunk = shrink(history);
-            let difference = play(&shrunk, &mut Seen::default()).expect_err("shrinking keeps the failure");
-            failures.push(format!("{difference}\n{}", words::tell(&shrunk)));
+    for seed in first_seed()..first_seed() + histories {
+        let history = history(seed, steps);
+        if play(&history).is_err() {
+            let shrunk = shrink(history, |history| play(history).is_err());
+            let difference = play(&shrunk).expect_err("shrinking keeps the failure");
+            failures.push(format!("seed {seed}: {difference}\n{}", words::tell(&shrunk)));
             if failures.len() == FAILURES_SHOWN {
                 break;
             }
         }
     }
+    failures
+}
+
+#[test]
+fn the_index_agrees_with_the_naive_model_after_every_step() {
+    let seen = std::cell::RefCell::new(Seen::default());
+    let histories = histories(HISTORIES);
+    let failures = failures_of(histories, STEPS, |history| play(history, &mut seen.borrow_mut()));
     assert!(failures.is_empty(), "{}", failures.join("\n"));
-    eprintln!("{} histories, {seen:?}", histories());
+    let seen = seen.into_inner();
+    eprintln!("{histories} histories, {seen:?}");
     let rare = [seen.device_rows, seen.host_beyond, seen.disk_beyond, seen.pending_steps, seen.hybrid_steps];
-    assert!(histories() < HISTORIES || rare.iter().all(|count| *count * 50 > seen.steps), "{seen:?}");
+    assert!(histories < HISTORIES || rare.iter().all(|count| *count * 50 > seen.steps), "{seen:?}");
 }

@@ -1,0 +1,260 @@
+//! Images: what leaves an index and enters another decides every later answer alike.
+//!
+//! Index `A` lives through a whole history. At a random step some of its owners are copied into `B`, which holds other
+//! owners of the same history (or the same, in an earlier state); from there on both go through the rest, and must agree
+//! after every step. Owners that are only in `B` as long as the copy lasts are given back, so that nothing stays behind.
+
+use kvindexer::ids::{BlockSize, LocalHash, Owner, Seq};
+use kvindexer::image::{BlockNumber, Image};
+use kvindexer::index::{ApplyContext, OwnerId, PrefixIndex};
+
+use super::batches::batch;
+use super::histories::{Character, History, Step};
+use super::properties::{contents, failures_of, histories};
+
+const STEPS: usize = 60;
+const HISTORIES: u64 = 300;
+const QUERIES_PER_STEP: usize = 3;
+
+/// One index on its way through a history.
+struct Life {
+    index: PrefixIndex,
+    seq: u64,
+}
+
+impl Life {
+    fn new(history: &History) -> Self {
+        let size = BlockSize::new(history.block_size).expect("at least one");
+        Self { index: PrefixIndex::new(size, history.limits), seq: 0 }
+    }
+
+    /// Makes an owner known if need be.
+    fn ensure(&mut self, history: &History, at: usize) -> OwnerId {
+        let Character { owner, interned, spec, .. } = &history.owners[at];
+        if let Some(id) = self.index.owner_id(owner) {
+            return id;
+        }
+        match self.index.owner_id(&history.owners[0].owner) {
+            Some(like) if *interned => self.index.intern(owner, like, self.seq),
+            _ => self.index.register(owner, *spec, self.seq),
+        }
+    }
+
+    fn play(&mut self, history: &History, step: &Step) {
+        self.seq += 1;
+        let now_ms = self.seq;
+        let owner = owner_of(step);
+        if let Step::Unregister { .. } = step {
+            self.index.unregister(&history.owners[owner].owner);
+            return;
+        }
+        let id = self.ensure(history, owner);
+        match step {
+            Step::Apply { said, .. } => {
+                let context = ApplyContext { seq: Seq(self.seq), now_ms };
+                self.index.apply(id, &batch(said, history.block_size), context);
+            }
+            Step::Clear { clear, .. } => self.index.clear(id, *clear, now_ms),
+            Step::Rebuild { .. } => self.index.begin_rebuild(id, now_ms),
+            Step::Skip { reason, .. } => self.index.skip(id, *reason, now_ms),
+            Step::Register { policy, .. } => {
+                let spec = kvindexer::index::OwnerSpec { policy: *policy, ..history.owners[owner].spec };
+                self.index.register(&history.owners[owner].owner, spec, now_ms);
+            }
+            Step::Unregister { .. } => unreachable!("handled above"),
+        }
+    }
+
+    fn ids(&self, owners: &[Owner]) -> Vec<OwnerId> {
+        owners.iter().filter_map(|owner| self.index.owner_id(owner)).collect()
+    }
+}
+
+fn owner_of(step: &Step) -> usize {
+    match step {
+        Step::Apply { owner, .. }
+        | Step::Clear { owner, .. }
+        | Step::Rebuild { owner }
+        | Step::Skip { owner, .. }
+        | Step::Register { owner, .. }
+        | Step::Unregister { owner } => *owner,
+    }
+}
+
+/// The same image without hashes of blocks that none of its owners knows or hangs a block below: those are the first
+/// storer's, whoever that was.
+fn settled(mut image: Image) -> Image {
+    let mut decides = vec![false; image.block_count()];
+    let mut parents: Vec<Option<BlockNumber>> = Vec::with_capacity(image.block_count());
+    for run in &image.runs {
+        let start = parents.len() as BlockNumber;
+        parents.push(run.parent);
+        parents.extend((start..start + run.len - 1).map(Some));
+    }
+    for (from, to) in image.owners.iter().flat_map(|owner| owner.rows.iter().flatten()) {
+        for number in *from..*to {
+            decides[number as usize] = true;
+            if let Some(parent) = parents[number as usize] {
+                decides[parent as usize] = true;
+            }
+        }
+    }
+    for (number, decides) in decides.iter().enumerate() {
+        if !decides {
+            image.engines[number] = 0;
+        }
+    }
+    image
+}
+
+fn same<T: PartialEq + std::fmt::Debug>(what: &str, a: &T, b: &T) -> Result<(), String> {
+    if a == b { Ok(()) } else { Err(format!("{what}: {a:?} there, {b:?} here")) }
+}
+
+/// Everything that both tell about these owners.
+fn agree(a: &Life, b: &Life, owners: &[Owner], queries: &[Vec<LocalHash>]) -> Result<(), String> {
+    a.index.audit().map_err(|what| format!("audit there: {what}"))?;
+    b.index.audit().map_err(|what| format!("audit here: {what}"))?;
+    for owner in owners {
+        let (Some(there), Some(here)) = (a.index.owner_id(owner), b.index.owner_id(owner)) else {
+            same(&format!("{owner} known"), &a.index.owner_id(owner).is_some(), &b.index.owner_id(owner).is_some())?;
+            continue;
+        };
+        same(&format!("{owner} trust"), &a.index.trust(there), &b.index.trust(here))?;
+        same(&format!("{owner} blocks"), &a.index.report(there).blocks, &b.index.report(here).blocks)?;
+        same(&format!("{owner} pending"), &a.index.report(there).pending_blocks, &b.index.report(here).pending_blocks)?;
+        let sorted = |index: &PrefixIndex, id| {
+            let mut blocks = index.dump(id);
+            blocks.sort_by_key(|block| (block.tier, block.hash, block.local, block.pending, block.parent));
+            blocks
+        };
+        same(&format!("{owner} dump"), &sorted(&a.index, there), &sorted(&b.index, here))?;
+        same(&format!("{owner} digest"), &a.index.digest(there), &b.index.digest(here))?;
+        same(&format!("{owner} digest anew"), &a.index.digest_from_records(there), &b.index.digest(here))?;
+    }
+    for query in queries {
+        let rows = |index: &PrefixIndex| {
+            let answer = index.find(query);
+            answer
+                .owners
+                .into_iter()
+                .filter(|row| owners.contains(&row.owner))
+                .map(|mut row| {
+                    row.registered = false;
+                    row
+                })
+                .filter(|row| row.disk > 0)
+                .collect::<Vec<_>>()
+        };
+        same("find", &rows(&a.index), &rows(&b.index))?;
+        let ends = |index: &PrefixIndex| {
+            let explanations = index.explain(query).into_iter().filter(|e| owners.contains(&e.owner));
+            explanations.map(|e| (e.owner, e.device_end, e.total_end)).collect::<Vec<_>>()
+        };
+        same("explain", &ends(&a.index), &ends(&b.index))?;
+    }
+    Ok(())
+}
+
+/// Copies the owners over, and back into an empty index; all three images are one.
+fn carry(a: &Life, b: &mut Life, owners: &[Owner]) -> Result<(), String> {
+    let image = a.index.export(&a.ids(owners));
+    b.index.import(&image, b.seq).map_err(|error| error.to_string())?;
+    let again = b.index.export(&b.ids(owners));
+    let known: Vec<&Owner> = image.owners.iter().map(|owner| &owner.owner).collect();
+    same("owners of the image", &known, &again.owners.iter().map(|owner| &owner.owner).collect())?;
+    let there = settled(image.clone());
+    let mut here = settled(again);
+    for (there, here) in there.owners.iter().zip(&mut here.owners) {
+        // A registered owner keeps its own spec, and its own view of the connection.
+        here.spec = there.spec;
+        here.trust = there.trust;
+    }
+    same("image", &there, &here)?;
+    let mut empty = a.index.successor();
+    empty.import(&image, 0).map_err(|error| error.to_string())?;
+    let ids: Vec<OwnerId> = owners.iter().filter_map(|owner| empty.owner_id(owner)).collect();
+    same("image of an empty index", &image, &empty.export(&ids))
+}
+
+fn queries(history: &History, rng: &mut fastrand::Rng) -> Vec<Vec<LocalHash>> {
+    (0..QUERIES_PER_STEP)
+        .map(|_| contents(&history.chains[rng.usize(..history.chains.len())], history.block_size))
+        .collect()
+}
+
+/// True if what the step says is placed by what other owners know: those need not be in both indexes.
+fn asks_others(history: &History, step: &Step) -> bool {
+    use super::batches::Said;
+    history.owners.len() > 1
+        && matches!(step, Step::Apply { said, .. } if said.iter().any(|said| matches!(said, Said::Bare { .. })))
+}
+
+fn play(history: &History) -> Result<(), String> {
+    let mut rng = fastrand::Rng::with_seed(history.seed ^ 77);
+    let moment = rng.usize(..=history.steps.len());
+    let mut moved: Vec<usize> = (0..history.owners.len()).filter(|_| rng.bool()).collect();
+    if moved.is_empty() {
+        moved.push(rng.usize(..history.owners.len()));
+    }
+    // An interned owner takes its spec from the first one.
+    if moved.iter().any(|at| history.owners[*at].interned) && !moved.contains(&0) {
+        moved.push(0);
+    }
+    let stale = rng.bool();
+    let owners: Vec<Owner> = moved.iter().map(|at| history.owners[*at].owner.clone()).collect();
+    let (mut a, mut b) = (Life::new(history), Life::new(history));
+    let pools = history.owners.iter().any(|owner| owner.spec.role == kvindexer::ids::Role::Store);
+    for (i, step) in history.steps.iter().enumerate() {
+        let what = |what: String| format!("step {i}, moved {owners:?} at {moment}: {what}");
+        if i == moment {
+            for at in &moved {
+                // What is registered there is registered here too.
+                if a.index.owner_id(&history.owners[*at].owner).is_some() {
+                    b.ensure(history, *at);
+                }
+            }
+            for owner in owners.iter().filter(|owner| a.index.owner_id(owner).is_none()) {
+                b.index.unregister(owner);
+            }
+            carry(&a, &mut b, &owners).map_err(what)?;
+            for at in &moved {
+                let owner = &history.owners[*at].owner;
+                if let (Some(there), Some(here)) = (a.index.owner_id(owner), b.index.owner_id(owner))
+                    && b.index.report(here).registered
+                {
+                    // What is registered here keeps its spec; replicas get registrations by another way.
+                    let spec = a.index.export(&[there]).owners[0].spec;
+                    b.index.register(owner, spec, 0);
+                }
+            }
+        }
+        let own = moved.contains(&owner_of(step));
+        if asks_others(history, step) && i >= moment {
+            a.play(history, &Step::Skip { owner: owner_of(step), reason: kvindexer::event::SkipReason::UnknownHash });
+            b.play(history, &Step::Skip { owner: owner_of(step), reason: kvindexer::event::SkipReason::UnknownHash });
+        } else {
+            a.play(history, step);
+            // Before the copy, `B` lives through what others do, and perhaps through a part of what these owners do.
+            if i >= moment || !own || (stale && i % 3 != 0) {
+                b.play(history, step);
+            } else {
+                b.seq += 1;
+            }
+        }
+        if i >= moment {
+            let queries = if pools { Vec::new() } else { queries(history, &mut rng) };
+            agree(&a, &b, &owners, &queries).map_err(what)?;
+        }
+    }
+    for character in &history.owners {
+        b.index.unregister(&character.owner);
+    }
+    same("left behind", &b.index.stats(), &kvindexer::index::Stats::default())
+}
+
+#[test]
+fn owners_that_were_copied_answer_like_the_original_ever_after() {
+    let failures = failures_of(histories(HISTORIES), STEPS, play);
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}

@@ -3,25 +3,47 @@
 
 use std::collections::VecDeque;
 
-use crate::ids::Seq;
+use crate::ids::{DpRank, Seq};
 use crate::image::Position;
 use crate::index::OwnerId;
 
 /// Batches between two digests that are kept.
-pub const DIGEST_STEP: u64 = 256;
+pub(super) const DIGEST_STEP: u64 = 256;
 
 /// Digests kept per stream.
-pub const DIGESTS_MAX: usize = 64;
+const DIGESTS_MAX: usize = 64;
 
 /// A stream as the index shows it.
 #[derive(Debug, Clone, Default)]
 pub struct Applied {
     /// Where it stands.
     pub position: Position,
-    /// Owners that it feeds and no other stream.
-    pub owners: Vec<OwnerId>,
+    /// Owners that it feeds; those that another stream is registered for are not here.
+    pub owners: Vec<(DpRank, OwnerId)>,
     /// Digest of all its owners after the batch whose number is a multiple of [`DIGEST_STEP`], oldest first.
     pub history: VecDeque<(Seq, u64)>,
+}
+
+impl Applied {
+    /// Nothing of this life is in the index.
+    pub(super) fn begin_anew(&mut self) {
+        self.position.mark = None;
+        self.history.clear();
+    }
+
+    /// The content was replaced by a state at this position.
+    pub(super) fn place(&mut self, position: Position) {
+        self.position = position;
+        self.history.clear();
+    }
+
+    /// Keeps a digest.
+    pub(super) fn remember(&mut self, seq: Seq, digest: u64) {
+        if self.history.len() == DIGESTS_MAX {
+            self.history.pop_front();
+        }
+        self.history.push_back((seq, digest));
+    }
 }
 
 /// How a stream that only holds what it hears goes on.

@@ -6,12 +6,16 @@
 
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
 use crate::event::{Batch, Event, SkipReason};
-use crate::ids::{DpRank, InstanceId, Owner, Seq};
+use crate::ids::{DpRank, InstanceId, Mark, Owner};
+use crate::image::Position;
 use crate::index::{ApplyContext, Clear, OwnerId, PrefixIndex, SharedIndex};
+use crate::ingest::applied::{Adoption, Applied, DIGEST_STEP};
 use crate::ingest::sources::{Sources, StreamId};
 use crate::ingest::stream::Effect;
-use crate::trust::Reason;
+use crate::trust::{Reason, State};
 use crate::wire::{self, DecodeContext};
 
 /// Hashes that may queue up before the lock is taken: a query waits for at most about this much work.
@@ -42,6 +46,8 @@ pub(super) struct FeedTarget {
     pub(super) instance: InstanceId,
     /// How payloads are read.
     pub(super) decode: DecodeContext,
+    /// What of the stream stands in the index. Locked under a lock of the index only.
+    pub(super) applied: Arc<Mutex<Applied>>,
 }
 
 /// One owner of the stream.
@@ -61,8 +67,17 @@ struct Fed {
 
 #[derive(Debug)]
 enum Op {
-    Apply { batch: usize, seq: Seq, target: Target },
-    Skip { reason: SkipReason, target: Target },
+    Apply {
+        batch: usize,
+        mark: Mark,
+        target: Target,
+    },
+    /// `mark`: of a batch that nobody can read; none for a message without a number.
+    Skip {
+        reason: SkipReason,
+        mark: Option<Mark>,
+        target: Target,
+    },
     Effect(Effect),
 }
 
@@ -79,11 +94,13 @@ pub(super) struct Feed {
     connected: bool,
     catching_up: bool,
     heard: bool,
+    /// The index is about to be replaced: its owners are not touched before [`Feed::adopt`].
+    blind: bool,
 }
 
 impl Feed {
-    /// A feed without owners.
-    pub(super) fn new(to: FeedTarget) -> Self {
+    /// A feed without owners. `blind`: nothing is shown in the index before [`Feed::adopt`].
+    pub(super) fn new(to: FeedTarget, blind: bool) -> Self {
         Self {
             to,
             owners: Vec::new(),
@@ -95,6 +112,7 @@ impl Feed {
             connected: false,
             catching_up: false,
             heard: false,
+            blind,
         }
     }
 
@@ -118,6 +136,7 @@ impl Feed {
         for fed in self.owners.iter().filter(|fed| fed.rank == rank) {
             self.show(&mut index, fed, now_ms);
         }
+        self.note_owners();
         fed_before
     }
 
@@ -125,6 +144,92 @@ impl Feed {
     pub(super) fn remove_rank(&mut self, rank: DpRank) {
         self.owners.retain(|fed| fed.rank != rank);
         self.muted.push(rank);
+        let index = self.to.index.read();
+        self.note_owners();
+        drop(index);
+    }
+
+    /// Goes on with owners whose content was replaced, or with those that were there. `ranks`: those that the adopted
+    /// state knows, registered or not. Returns registered ranks that need the history of this stream from elsewhere.
+    pub(super) fn adopt(&mut self, adoption: Adoption, ranks: &[DpRank], now_ms: u64) -> Vec<DpRank> {
+        self.blind = false;
+        let shared = Arc::clone(&self.to.index);
+        let mut index = shared.write();
+        let mut known: Vec<Fed> = std::mem::take(&mut self.owners);
+        for rank in ranks {
+            if !known.iter().any(|fed| fed.rank == *rank) {
+                known.push(Fed::new(*rank, OwnerId(u32::MAX), false));
+            }
+        }
+        let mut without_history = Vec::new();
+        for fed in known {
+            self.to.sources.forget_stream(fed.id, self.to.stream);
+            let taken = ranks.contains(&fed.rank);
+            let stays = fed.registered || taken || adoption == Adoption::Keep;
+            let Some(id) = index.owner_id(&self.owner(fed.rank)).filter(|_| stays) else {
+                continue;
+            };
+            let trust = index.trust(id);
+            let fed = match adoption {
+                Adoption::Keep => Fed { id, ..fed },
+                Adoption::Snapshot(position) if taken => Fed {
+                    lost: position.holes && trust.has(Reason::Gap),
+                    incomplete: position.holes && trust.has(Reason::ReplayIncomplete),
+                    ..Fed::new(fed.rank, id, fed.registered)
+                },
+                Adoption::Snapshot(position) => {
+                    without_history.extend(position.mark.map(|_| fed.rank));
+                    Fed::new(fed.rank, id, fed.registered)
+                }
+                Adoption::Unplaced => {
+                    for (reason, holds) in [(Reason::NoWatermark, true), (Reason::NothingHeard, false)] {
+                        if taken {
+                            index.set_reason(id, reason, holds, now_ms);
+                        }
+                    }
+                    Fed::new(fed.rank, id, fed.registered)
+                }
+            };
+            if !fed.foreign {
+                self.to.sources.claim(id, self.to.stream);
+            }
+            self.owners.push(fed);
+        }
+        if let Adoption::Snapshot(position) = adoption {
+            self.heard = position.heard;
+        }
+        if adoption != Adoption::Keep {
+            self.catching_up = false;
+        }
+        self.owners.iter().for_each(|fed| self.show(&mut index, fed, now_ms));
+        self.note_adoption(adoption);
+        without_history
+    }
+
+    fn note_adoption(&self, adoption: Adoption) {
+        let mut applied = self.to.applied.lock();
+        match adoption {
+            Adoption::Keep => {}
+            Adoption::Snapshot(position) => applied.place(position),
+            Adoption::Unplaced => applied.place(Position::default()),
+        }
+        self.note_flags(&mut applied);
+        drop(applied);
+        self.note_owners();
+    }
+
+    /// Shows in [`Applied`] whom this stream feeds. Under a lock of the index.
+    fn note_owners(&self) {
+        let mut applied = self.to.applied.lock();
+        applied.owners.clear();
+        applied.owners.extend(self.owners.iter().filter(|fed| !fed.foreign).map(|fed| (fed.rank, fed.id)));
+    }
+
+    fn note_flags(&self, applied: &mut Applied) {
+        applied.position.connected = self.connected;
+        applied.position.heard = self.heard;
+        applied.position.unverified = self.owners.iter().any(|fed| fed.unverified);
+        applied.position.holes = self.owners.iter().any(|fed| fed.lost || fed.incomplete || fed.joining);
     }
 
     /// True if an owner misses batches for good.
@@ -133,7 +238,7 @@ impl Feed {
     }
 
     /// Queues a batch. Returns its timestamp if it could be read.
-    pub(super) fn batch(&mut self, seq: Seq, payload: &[u8], target: Target, now_ms: u64) -> Option<u64> {
+    pub(super) fn batch(&mut self, mark: Mark, payload: &[u8], target: Target, now_ms: u64) -> Option<u64> {
         if self.batches_used == QUEUED_BATCHES_MAX || self.hashes_queued >= QUEUED_HASHES_MAX {
             self.flush(now_ms);
         }
@@ -147,19 +252,19 @@ impl Feed {
                 self.batches_used += 1;
                 self.hashes_queued += batch.hashes.len();
                 let timestamp_ms = batch.timestamp_ms;
-                self.ops.push(Op::Apply { batch: slot, seq, target });
+                self.ops.push(Op::Apply { batch: slot, mark, target });
                 timestamp_ms
             }
             Err(reason) => {
-                self.skip(reason, target);
+                self.ops.push(Op::Skip { reason, mark: Some(mark), target });
                 None
             }
         }
     }
 
-    /// Queues something that could not be used.
-    pub(super) fn skip(&mut self, reason: SkipReason, target: Target) {
-        self.ops.push(Op::Skip { reason, target });
+    /// Queues a message without a number that could not be used.
+    pub(super) fn skip(&mut self, reason: SkipReason) {
+        self.ops.push(Op::Skip { reason, mark: None, target: Target::All });
     }
 
     /// Queues a decision of the stream.
@@ -177,23 +282,46 @@ impl Feed {
         let (mut ops, batches) = (std::mem::take(&mut self.ops), std::mem::take(&mut self.batches));
         for op in ops.drain(..) {
             match op {
-                Op::Apply { batch, seq, target } => {
-                    let context = ApplyContext { seq, now_ms };
+                Op::Apply { batch, mark, target } => {
+                    let context = ApplyContext { seq: mark.seq, now_ms };
                     self.apply_batch(&mut index, &batches[batch], target, context);
+                    self.passed(&index, mark, target);
                 }
-                Op::Skip { reason, target } => {
+                Op::Skip { reason, mark, target } => {
                     if reason == SkipReason::UndecodableBatch {
                         self.hear(&mut index, now_ms);
                     }
                     for fed in self.owners.iter().filter(|fed| fed.registered && fed.is_for(target)) {
                         index.skip(fed.id, reason, now_ms);
                     }
+                    if let Some(mark) = mark {
+                        self.passed(&index, mark, target);
+                    }
                 }
                 Op::Effect(effect) => self.perform(&mut index, effect, now_ms),
             }
         }
+        self.note_flags(&mut self.to.applied.lock());
+        self.note_owners();
         (self.ops, self.batches) = (ops, batches);
         (self.batches_used, self.hashes_queued) = (0, 0);
+    }
+
+    /// A batch of the sequence is in the index, or is known to be of no use.
+    fn passed(&self, index: &PrefixIndex, mark: Mark, target: Target) {
+        if target == Target::Joining {
+            return;
+        }
+        let mut applied = self.to.applied.lock();
+        applied.position.mark = Some(mark);
+        if mark.seq.0.is_multiple_of(DIGEST_STEP) {
+            let own = || self.owners.iter().filter(|fed| !fed.foreign).map(|fed| fed.id);
+            // What is not exact is not compared, and may become exact without a trace in later digests.
+            if own().all(|id| index.trust(id).state() != State::Degraded) {
+                let digest = own().fold(0, |sum: u64, id| sum.wrapping_add(u64::from(id.0)));
+                applied.remember(mark.seq, digest);
+            }
+        }
     }
 
     /// A number of the publisher has come by, readable or not.
@@ -255,9 +383,20 @@ impl Feed {
             Effect::Connected(holds) => self.connected = holds,
             Effect::CatchingUp(holds) => self.catching_up = holds,
             Effect::Restarted => {
+                self.to.applied.lock().begin_anew();
                 self.restart(index, now_ms);
             }
-            Effect::BeginRebuild => owners.iter_mut().filter(own).for_each(|fed| index.begin_rebuild(fed.id, now_ms)),
+            Effect::BeginRebuild => {
+                self.to.applied.lock().begin_anew();
+                owners.iter_mut().filter(own).for_each(|fed| index.begin_rebuild(fed.id, now_ms));
+            }
+            Effect::FillBegins => {
+                owners.iter().filter(|fed| fed.joining).for_each(|fed| index.begin_rebuild(fed.id, now_ms));
+            }
+            Effect::Placed => {
+                owners.iter().for_each(|fed| index.set_reason(fed.id, Reason::NoWatermark, false, now_ms));
+            }
+            Effect::CountsFromOne => self.to.applied.lock().position.counts_from_one = true,
             Effect::Rebuilt => owners.iter_mut().filter(own).for_each(|fed| {
                 (fed.lost, fed.incomplete) = (false, false);
                 index.set_reason(fed.id, Reason::NoWatermark, false, now_ms);
@@ -271,10 +410,14 @@ impl Feed {
             Effect::JoinWaits(rank) => {
                 owners.iter_mut().filter(|fed| fed.rank == rank).for_each(|fed| fed.joining = true);
             }
-            Effect::Joined => owners.iter_mut().for_each(|fed| fed.joining = false),
-            Effect::JoinLost => owners.iter_mut().filter(|fed| fed.joining).for_each(|fed| {
-                (fed.joining, fed.lost) = (false, true);
-            }),
+            Effect::Joined => {
+                self.to.applied.lock().history.clear();
+                owners.iter_mut().for_each(|fed| fed.joining = false);
+            }
+            Effect::JoinLost => {
+                self.to.applied.lock().history.clear();
+                owners.iter_mut().filter(|fed| fed.joining).for_each(|fed| (fed.joining, fed.lost) = (false, true));
+            }
             Effect::GapSeen
             | Effect::DuplicateReleased
             | Effect::StartReplay { .. }
@@ -318,7 +461,7 @@ impl Feed {
 
     /// Shows the stream's reasons of one owner in the index.
     fn show(&self, index: &mut PrefixIndex, fed: &Fed, now_ms: u64) {
-        if fed.foreign {
+        if fed.foreign || self.blind {
             return;
         }
         index.set_reason(fed.id, Reason::NotConnected, !self.connected, now_ms);

@@ -14,10 +14,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::event::SkipReason;
 use crate::hash;
-use crate::ids::{DpRank, InstanceId, Seq};
-use crate::index::SharedIndex;
+use crate::ids::{DpRank, InstanceId};
+use crate::image::Position;
+use crate::index::{OwnerId, SharedIndex};
 use crate::ingest::applied::{Adoption, Applied};
 use crate::ingest::feed::{Feed, FeedTarget, Target};
+use crate::ingest::held::Budget;
 use crate::ingest::replay::{self, Exchange, Item, Question};
 use crate::ingest::rounds::RoundEnd;
 use crate::ingest::sources::{Sources, StreamId};
@@ -41,13 +43,16 @@ pub struct Shared {
     pub clock: SharedClock,
     /// Places for replays.
     pub replays: Arc<Semaphore>,
+    /// What may wait in all streams together.
+    pub held: Budget,
 }
 
 impl Shared {
     /// Shared parts with free places.
     #[must_use]
     pub fn new(options: Options, context: Context, limits: Limits, clock: SharedClock) -> Self {
-        Self { options, context, limits, clock, replays: Arc::new(Semaphore::new(limits.replays_max)) }
+        let (replays, held) = (Arc::new(Semaphore::new(limits.replays_max)), Budget::new(limits.held_bytes_total_max));
+        Self { options, context, limits, clock, replays, held }
     }
 }
 
@@ -100,13 +105,21 @@ pub enum Command {
     /// Apply nothing from here on: hold what comes.
     BeginJoin(oneshot::Sender<()>),
     /// Stop holding; owners are looked up anew in the index first.
-    Adopt(Adoption, oneshot::Sender<()>),
+    Adopt {
+        /// How it goes on.
+        adoption: Adoption,
+        /// Ranks whose content was replaced, registered or not.
+        ranks: Vec<DpRank>,
+        /// Answered once it is done.
+        done: oneshot::Sender<()>,
+    },
 }
 
 /// The outside of a listener.
 #[derive(Clone)]
 pub struct Handle {
     report: Arc<Mutex<StreamReport>>,
+    applied: Arc<Mutex<Applied>>,
     commands: mpsc::Sender<Command>,
 }
 
@@ -120,7 +133,16 @@ impl Handle {
     /// What of the stream stands in the index. To be called while the caller holds a lock of that index.
     #[must_use]
     pub fn applied(&self) -> Applied {
-        todo!("ingest")
+        self.applied.lock().clone()
+    }
+
+    /// Shows that the content of these owners was replaced by a state at `position`, before the listener is told. To be
+    /// called while the caller holds the write lock of the index under which it did so.
+    pub fn replaced(&self, position: Position, owners: Vec<(DpRank, OwnerId)>) {
+        let mut applied = self.applied.lock();
+        let connected = applied.position.connected;
+        applied.place(Position { connected, ..position });
+        applied.owners = owners;
     }
 
     /// True if both are handles of one listener.
@@ -137,6 +159,13 @@ impl Handle {
             let _ended = wait.await;
         }
     }
+
+    /// Lets a listener that holds go on as it was, without waiting for it.
+    pub fn let_go(&self) {
+        let (done, _nobody_waits) = oneshot::channel();
+        // A full inbox means that the registry is talking to it; then an operation runs that ends the hold itself.
+        let _full = self.commands.try_send(Command::Adopt { adoption: Adoption::Keep, ranks: Vec::new(), done });
+    }
 }
 
 /// A listener that has not begun. Its future ends after `stop` is cancelled and gives the last batch applied.
@@ -148,9 +177,16 @@ pub fn listener(
 ) -> (Handle, impl Future<Output = Option<Mark>> + Send) {
     let (commands, inbox) = mpsc::channel(8);
     let report = Arc::new(Mutex::new(StreamReport::default()));
-    let handle = Handle { report: Arc::clone(&report), commands };
-    let task = Task::new(shared, to, spec, report);
+    let applied = Arc::new(Mutex::new(Applied::default()));
+    let handle = Handle { report: Arc::clone(&report), applied: Arc::clone(&applied), commands };
+    let task = Task::new(shared, to, spec, Outside { report, applied });
     (handle, task.run(inbox, stop))
+}
+
+/// What a handle sees.
+struct Outside {
+    report: Arc<Mutex<StreamReport>>,
+    applied: Arc<Mutex<Applied>>,
 }
 
 struct Task {
@@ -164,6 +200,10 @@ struct Task {
     feed: Feed,
     subscriber: Option<Subscriber>,
     exchange: Option<Exchange>,
+    /// Messages without a number that came while the stream only held; counted once it goes on.
+    unreadable: Option<SkipReason>,
+    /// A state was adopted, and what waited behind it has not been judged.
+    adopted: bool,
     report: StreamReport,
     published: Arc<Mutex<StreamReport>>,
     origin: Instant,
@@ -179,17 +219,23 @@ enum Wake {
 }
 
 impl Task {
-    fn new(shared: Arc<Shared>, to: Destination, spec: StreamSpec, published: Arc<Mutex<StreamReport>>) -> Self {
+    fn new(shared: Arc<Shared>, to: Destination, spec: StreamSpec, outside: Outside) -> Self {
         let decode = DecodeContext {
             block_size: to.index.block_size(),
             default_lora: spec.default_lora.as_deref().and_then(hash::lora_name),
         };
-        let (id, instance) = (spec.id, spec.instance);
-        let mut feed = Feed::new(FeedTarget { index: to.index, sources: to.sources, stream: id, instance, decode });
+        let (id, instance, applied) = (spec.id, spec.instance, outside.applied);
+        let Destination { index, sources } = to;
+        let target = FeedTarget { index, sources, stream: id, instance, decode, applied };
+        let mut feed = Feed::new(target, spec.joining);
         for rank in spec.ranks {
             feed.add_rank(rank, shared.clock.now_ms());
         }
-        let stream = Stream::new(bounds(&shared.limits), spec.replay_endpoint.is_some(), spec.remembered);
+        let budget = shared.held.clone();
+        let mut stream = Stream::new(bounds(&shared.limits), spec.replay_endpoint.is_some(), spec.remembered, budget);
+        if spec.joining {
+            stream.begin_join();
+        }
         let mut task = Self {
             shared,
             endpoint: spec.endpoint,
@@ -201,8 +247,10 @@ impl Task {
             feed,
             subscriber: None,
             exchange: None,
-            report: StreamReport::default(),
-            published,
+            unreadable: None,
+            adopted: false,
+            report: StreamReport { holding: spec.joining, ..StreamReport::default() },
+            published: outside.report,
             origin: Instant::now(),
         };
         task.open();
@@ -257,7 +305,7 @@ impl Task {
                 self.report.status = Status::Active;
                 self.report.last_error = None;
                 self.report.connects += 1;
-                self.report.settled |= self.replay_endpoint.is_none();
+                self.report.settled |= self.replay_endpoint.is_none() && !self.stream.is_holding();
                 tracing::info!(endpoint = self.endpoint.as_str(), "connected");
                 let now = self.now();
                 self.stream.connected(now);
@@ -289,7 +337,11 @@ impl Task {
             Ok(message) => message,
             Err(reason) => {
                 self.report.malformed += 1;
-                self.feed.skip(reason, Target::All);
+                if self.stream.is_holding() {
+                    self.unreadable = Some(reason);
+                } else {
+                    self.feed.skip(reason);
+                }
                 self.stream.malformed(now);
                 return;
             }
@@ -298,7 +350,7 @@ impl Task {
         let step = self.stream.message(seq, payload, now);
         self.perform_effects();
         match step {
-            Step::Apply => self.apply(seq, payload, now_ms),
+            Step::Apply(mark) => self.apply(mark, payload, now_ms),
             Step::Duplicate => self.report.duplicates += 1,
             Step::Held => {}
         }
@@ -306,9 +358,9 @@ impl Task {
         self.perform_effects();
     }
 
-    fn apply(&mut self, seq: Seq, payload: &[u8], now_ms: u64) {
-        self.report.settled = true;
-        if let Some(timestamp_ms) = self.feed.batch(seq, payload, Target::All, now_ms) {
+    fn apply(&mut self, mark: Mark, payload: &[u8], now_ms: u64) {
+        self.report.settled |= !self.adopted;
+        if let Some(timestamp_ms) = self.feed.batch(mark, payload, Target::All, now_ms) {
             self.report.lag_ms = Some(now_ms.saturating_sub(timestamp_ms));
         }
     }
@@ -321,7 +373,7 @@ impl Task {
             let Some(batch) = batch else {
                 break;
             };
-            self.apply(batch.mark.seq, &batch.payload, now_ms);
+            self.apply(batch.mark, &batch.payload, now_ms);
         }
     }
 
@@ -345,10 +397,10 @@ impl Task {
                         match step {
                             ReplayStep::Drop => {}
                             ReplayStep::Apply => {
-                                self.feed.batch(seq, payload, Target::All, now_ms);
+                                self.feed.batch(mark, payload, Target::All, now_ms);
                             }
                             ReplayStep::ApplyToJoining => {
-                                self.feed.batch(seq, payload, Target::Joining, now_ms);
+                                self.feed.batch(mark, payload, Target::Joining, now_ms);
                             }
                         }
                     }
@@ -377,7 +429,14 @@ impl Task {
                 self.stream.set_replay(self.replay_endpoint.is_some(), now);
                 done
             }
-            Command::BeginJoin(_) | Command::Adopt(..) => todo!("ingest"),
+            Command::BeginJoin(done) => {
+                self.stream.begin_join();
+                done
+            }
+            Command::Adopt { adoption, ranks, done } => {
+                self.adopt(adoption, &ranks, now_ms);
+                done
+            }
             Command::Pause(done) => {
                 self.subscriber = None;
                 self.report.status = Status::Paused;
@@ -396,6 +455,21 @@ impl Task {
         let _asker_gone = done.send(());
     }
 
+    fn adopt(&mut self, adoption: Adoption, ranks: &[DpRank], now_ms: u64) {
+        let without_history = self.feed.adopt(adoption, ranks, now_ms);
+        let now = self.now();
+        self.stream.adopt(adoption, now);
+        self.perform_effects();
+        without_history.into_iter().for_each(|rank| self.stream.join(rank));
+        if let Some(reason) = self.unreadable.take() {
+            self.feed.skip(reason);
+        }
+        match adoption {
+            Adoption::Snapshot(Position { mark: Some(_), .. }) => self.adopted = true,
+            _ => self.report.settled |= self.report.status == Status::Active && self.replay_endpoint.is_none(),
+        }
+    }
+
     /// Starts what waits, carries everything out, and shows it.
     fn finish_wake(&mut self) {
         let (now, now_ms) = (self.now(), self.shared.clock.now_ms());
@@ -408,6 +482,10 @@ impl Task {
         }
         self.report.last_seq = self.stream.last().map(|mark| mark.seq);
         self.report.replaying = self.stream.is_replaying();
+        self.report.holding = self.stream.is_holding();
+        if self.adopted && self.stream.is_settled() {
+            (self.adopted, self.report.settled) = (false, true);
+        }
         self.published.lock().clone_from(&self.report);
     }
 
@@ -422,7 +500,7 @@ impl Task {
                 }
                 Effect::StopReplay => self.exchange = None,
                 Effect::ReplayEnded(outcome) => {
-                    self.report.settled = true;
+                    self.report.settled |= !self.adopted;
                     match outcome {
                         Outcome::Complete => self.report.replays_complete += 1,
                         Outcome::Incomplete => self.report.replays_incomplete += 1,

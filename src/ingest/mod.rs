@@ -13,6 +13,7 @@ mod replay;
 mod rounds;
 mod sources;
 mod stream;
+mod verify;
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -20,8 +21,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub use crate::ids::Mark;
 use crate::ids::Seq;
 pub use applied::{Adoption, Applied};
+pub use held::Budget;
 pub use listener::{Command, Destination, Handle, Shared, StreamSpec, listener};
 pub use sources::{Sources, StreamId};
+pub use verify::{RebuildSpec, Rebuilt, rebuild};
 
 /// State of a listener, as observed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -83,10 +86,13 @@ pub struct StreamReport {
     pub malformed: u64,
     /// True while a replay runs or waits for its turn.
     pub replaying: bool,
+    /// True while it only holds what it hears, until a state is adopted.
+    pub holding: bool,
     /// Completed handshakes.
     pub connects: u64,
     /// True once the first question after the first handshake is answered: a batch was applied, the first replay has
-    /// ended, or there is no replay endpoint to ask. Start-up waits for it.
+    /// ended, or there is no replay endpoint to ask; after the adoption of a state once nothing waits behind it. Start-up
+    /// waits for it.
     pub settled: bool,
 }
 
@@ -111,8 +117,10 @@ impl Clock for SystemClock {
 /// Bounds and times of all streams together.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Payload bytes that may wait for a replay, per stream. Beyond it the oldest become a hole to replay.
+    /// Payload bytes that may wait for a replay or a recovery, per stream. Beyond it the oldest become a hole to replay.
     pub held_bytes_max: usize,
+    /// The same for all streams together; the oldest of the stream that goes beyond it go.
+    pub held_bytes_total_max: usize,
     /// Batches that may wait for a replay, per stream.
     pub held_batches_max: usize,
     /// Replays at once in the process: engines serve them in their publishing thread.
@@ -133,6 +141,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             held_bytes_max: 8 << 20,
+            held_bytes_total_max: 512 << 20,
             held_batches_max: 65_536,
             replays_max: 16,
             replay_jitter_max: Duration::from_secs(2),

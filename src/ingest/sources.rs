@@ -33,6 +33,22 @@ impl Sources {
         }
     }
 
+    /// `stream` feeds the owner no more.
+    pub(super) fn forget_stream(&self, owner: OwnerId, stream: StreamId) {
+        let mut sources = self.0.lock();
+        if let Some(streams) = sources.get_mut(&owner) {
+            streams.retain(|other| *other != stream);
+            if streams.is_empty() {
+                sources.remove(&owner);
+            }
+        }
+    }
+
+    /// All owners are gone.
+    pub fn clear(&self) {
+        self.0.lock().clear();
+    }
+
     /// The owner is gone.
     pub fn forget(&self, owner: OwnerId) {
         self.0.lock().remove(&owner);

@@ -6,13 +6,15 @@
 //! at most one replay is open; live batches wait while one is, in order and bounded.
 
 mod job;
+mod joining;
 
 use crate::ids::{DpRank, Seq};
 use crate::ingest::Mark;
 use crate::ingest::cursor::{self, Cursor, Place};
-use crate::ingest::held::{Held, HeldBatch};
+use crate::ingest::held::{Budget, Held, HeldBatch};
 use crate::wire;
 use job::{Job, Kind};
+use joining::Phase;
 
 /// A monotonic time in milliseconds.
 pub(super) type Ms = u64;
@@ -26,10 +28,10 @@ const UNANSWERED_PAUSE_MS: Ms = 10_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
     /// Apply it.
-    Apply,
+    Apply(Mark),
     /// Drop it; it is covered.
     Duplicate,
-    /// It waits inside the stream behind a replay; [`Stream::release`] gives it back.
+    /// It waits inside the stream; [`Stream::release`] gives it back.
     Held,
 }
 
@@ -80,6 +82,12 @@ pub(super) enum Effect {
     Unverified(bool),
     /// It is known that nothing was ever sent.
     NothingSent,
+    /// The publisher's first number is 1.
+    CountsFromOne,
+    /// Content of unknown position was replaced: the sequence is whole from its beginning. End `no_watermark`.
+    Placed,
+    /// Ranks that wait for their history are about to get it from the beginning: forget what they have.
+    FillBegins,
     /// A jump in the numbers was seen.
     GapSeen,
     /// A waiting batch turned out to be covered.
@@ -156,18 +164,23 @@ pub(super) struct Stream {
     repair: Repair,
     job: Option<Job>,
     joining: Vec<DpRank>,
+    phase: Phase,
+    /// While holding: the publisher was seen to begin anew.
+    anew: bool,
+    /// The owners hold content of unknown position.
+    unplaced: bool,
     effects: Vec<Effect>,
 }
 
 impl Stream {
     /// A fresh stream. `remembered`: last batch of an earlier registration, only to recognise a restart.
-    pub(super) fn new(bounds: Bounds, has_replay: bool, remembered: Option<Mark>) -> Self {
+    pub(super) fn new(bounds: Bounds, has_replay: bool, remembered: Option<Mark>, budget: Budget) -> Self {
         Self {
             bounds,
             has_replay,
             cursor: Cursor::remembering(remembered),
             counts_from_one: false,
-            held: Held::new(bounds.held_bytes_max, bounds.held_batches_max),
+            held: Held::new(bounds.held_bytes_max, bounds.held_batches_max, budget),
             connection: 0,
             connected: false,
             awaiting_first: false,
@@ -183,6 +196,9 @@ impl Stream {
             repair: Repair { at: None, wait_ms: bounds.repair_min_ms, impossible: false },
             job: None,
             joining: Vec::new(),
+            phase: Phase::Running,
+            anew: false,
+            unplaced: false,
             effects: Vec::new(),
         }
     }
@@ -209,11 +225,12 @@ impl Stream {
 
     /// True if waiting batches can go on.
     pub(super) fn can_release(&self) -> bool {
-        self.job.is_none() && !self.held.is_empty()
+        self.phase == Phase::Running && self.job.is_none() && !self.held.is_empty()
     }
 
     /// A handshake is complete.
     pub(super) fn connected(&mut self, now: Ms) {
+        self.drop_unjudged();
         self.connection += 1;
         self.connected = true;
         self.awaiting_first = true;
@@ -235,6 +252,7 @@ impl Stream {
     pub(super) fn disconnected(&mut self) {
         self.awaiting_first = false;
         self.proof_due = None;
+        self.stop_waiting_for_mark();
         if std::mem::take(&mut self.connected) {
             self.effects.push(Effect::Connected(false));
         }
@@ -243,6 +261,7 @@ impl Stream {
     /// The listener stops for a while: nothing is kept that can be asked for again.
     pub(super) fn paused(&mut self) {
         self.disconnected();
+        self.drop_unjudged();
         self.held.clear();
         self.over_hole = false;
         if self.job.take().is_some() {
@@ -305,6 +324,11 @@ impl Stream {
         let mark = Mark { seq, payload_hash: wire::payload_hash(payload) };
         let first = std::mem::take(&mut self.awaiting_first);
         let place = if first { Place::First { known: self.known } } else { Place::Later };
+        match self.phase {
+            Phase::Running => {}
+            Phase::Holding { .. } => return self.hold_unjudged(mark, payload, place),
+            Phase::Behind { .. } => return self.hold_behind(mark, payload, now),
+        }
         if self.cursor.began_anew(seq, place) {
             self.held.clear();
             self.new_life();
@@ -327,7 +351,7 @@ impl Stream {
 
     /// The next waiting batch, to be applied. None when nothing can go on; a hole before it opens a replay.
     pub(super) fn release(&mut self, now: Ms) -> Option<HeldBatch> {
-        while self.job.is_none() {
+        while self.can_release() {
             let seq = self.held.front()?;
             match self.cursor.observe(seq) {
                 cursor::Step::Duplicate => {
@@ -360,8 +384,14 @@ impl Stream {
 
     /// When [`Stream::timer`] is to be called, if nothing else happens before.
     pub(super) fn deadline(&self) -> Option<Ms> {
+        if let Phase::Holding { .. } = self.phase {
+            return None;
+        }
         if let Some(job) = &self.job {
             return job.deadline();
+        }
+        if let Phase::Behind { until: Some(until) } = self.phase {
+            return Some(until);
         }
         if !self.connected || !self.has_replay || !self.held.is_empty() {
             return None;
@@ -378,6 +408,10 @@ impl Stream {
         if self.deadline().is_none_or(|deadline| now < deadline) {
             return;
         }
+        if let Phase::Behind { until: Some(_) } = self.phase {
+            self.mark_never_came();
+            return;
+        }
         if self.proof_due.is_some_and(|due| due <= now) {
             self.start(Kind::Proof);
             return;
@@ -391,16 +425,31 @@ impl Stream {
         }
     }
 
-    /// True for the first number of a publisher that counts from 1.
+    /// True for the first number of a publisher that counts from 1, as far as can be known without a replay endpoint.
     fn is_beginning(&self, seq: Seq) -> bool {
-        self.cursor.last.is_none() && self.counts_from_one && seq == Seq(1)
+        let asks_nobody = !self.has_replay && !self.held.has_overflowed();
+        self.cursor.last.is_none() && seq == Seq(1) && (self.counts_from_one || asks_nobody)
     }
 
     fn apply(&mut self, mark: Mark) -> Step {
+        if self.cursor.last.is_none() && mark.seq.0 <= 1 {
+            self.began(mark.seq);
+        }
         self.cursor.applied(mark);
         self.proof_due = None;
         self.life_proved();
-        Step::Apply
+        Step::Apply(mark)
+    }
+
+    /// The publisher's first batch follows: content of unknown position is superseded by it.
+    fn began(&mut self, seq: Seq) {
+        if seq == Seq(1) && !std::mem::replace(&mut self.counts_from_one, true) {
+            self.effects.push(Effect::CountsFromOne);
+        }
+        if std::mem::take(&mut self.unplaced) {
+            self.effects.push(Effect::BeginRebuild);
+            self.effects.push(Effect::Placed);
+        }
     }
 
     /// `last` was shown, or its successor came: the same life, unless numbers were lost on the way there.
@@ -419,7 +468,6 @@ impl Stream {
     fn gap(&mut self, mark: Mark, missing: u64, payload: &[u8], now: Ms) -> Step {
         let begins_at_one = self.cursor.last.is_none() && mark.seq == Seq(1);
         if begins_at_one && !self.has_replay {
-            self.counts_from_one = true;
             return self.apply(mark);
         }
         if !begins_at_one {
@@ -452,6 +500,8 @@ impl Stream {
             self.effects.push(Effect::StopReplay);
         }
         self.effects.push(Effect::Restarted);
+        self.phase = Phase::Running;
+        (self.anew, self.unplaced) = (false, false);
         self.cursor = Cursor { last: None, newest: self.held.back() };
         self.known = None;
         (self.unverified, self.lost_since_connect, self.catching_up) = (false, false, false);

@@ -9,21 +9,24 @@ use tokio::sync::Mutex as AsyncMutex;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use crate::ids::{IndexKey, Owner, Source};
+use crate::ids::{BlockSize, IndexKey, Owner, Source};
 use crate::index::SharedIndex;
-use crate::ingest::{self, Command, Destination, Shared, Sources, StreamId, StreamSpec};
+use crate::ingest::{self, Adoption, Command, Destination, Shared, Sources, StreamId, StreamSpec};
 use crate::registry::remembered::{Publisher, Remembered};
 use crate::registry::state::{IndexEntry, Running, State, StreamEntry, StreamKey, Worker};
+use crate::registry::tombstones::Tombstones;
 use crate::registry::{Error, RegistryConfig, WorkerSpec};
+use crate::trust::Reason;
 
 /// Everything behind [`crate::registry::Registry`].
 pub(super) struct Core {
     pub(super) state: RwLock<State>,
     /// One operation at a time.
     pub(super) gate: AsyncMutex<()>,
-    index_limits: crate::index::Limits,
-    shared: Arc<Shared>,
+    pub(super) index_limits: crate::index::Limits,
+    pub(super) shared: Arc<Shared>,
     remembered: Mutex<Remembered>,
+    pub(super) tombstones: Mutex<Tombstones>,
     streams_made: AtomicU64,
 }
 
@@ -35,28 +38,31 @@ struct Stopping {
 
 impl Core {
     pub(super) fn new(config: RegistryConfig) -> Self {
-        let RegistryConfig { zmtp, context, index_limits, ingest_limits, clock, recovering: _ } = config;
+        let RegistryConfig { zmtp, context, index_limits, ingest_limits, clock, recovering } = config;
         Self {
-            state: RwLock::default(),
+            state: RwLock::new(State { recovering, ..State::default() }),
             gate: AsyncMutex::new(()),
             index_limits,
             shared: Arc::new(Shared::new(zmtp, context, ingest_limits, clock)),
             remembered: Mutex::default(),
+            tombstones: Mutex::default(),
             streams_made: AtomicU64::new(0),
         }
     }
 
-    fn now_ms(&self) -> u64 {
+    pub(super) fn now_ms(&self) -> u64 {
         self.shared.clock.now_ms()
     }
 
     /// Refuses another block size than that of the index, if it exists.
     pub(super) fn check_block_size(&self, spec: &WorkerSpec) -> Result<(), Error> {
         let state = self.state.read();
-        let Some(existing) = state.indexes.get(&spec.key).map(|entry| entry.to.index.block_size()) else {
+        let Some(entry) = state.indexes.get(&spec.key) else {
             return Ok(());
         };
-        if existing == spec.block_size {
+        let existing = entry.to.index.block_size();
+        // An index that only a recovery named gives way.
+        if existing == spec.block_size || entry.instances.is_empty() {
             return Ok(());
         }
         Err(Error::BlockSizeMismatch { key: spec.key.clone(), existing, requested: spec.block_size })
@@ -64,7 +70,8 @@ impl Core {
 
     /// Adds a worker that is not there, whose block size fits.
     pub(super) async fn add(&self, worker: Worker) {
-        let spec = worker.spec.clone();
+        let (spec, unconfirmed) = (worker.spec.clone(), worker.unconfirmed);
+        let adoption;
         let running = {
             let mut state = self.state.write();
             if let Some(other) = state.shares_endpoint(&spec) {
@@ -74,24 +81,42 @@ impl Core {
                     "endpoint is shared with another instance"
                 );
             }
-            let entry = state.indexes.entry(spec.key.clone()).or_insert_with(|| self.new_index(&spec));
+            let recovering = state.recovering;
+            let unfit = |entry: &IndexEntry| entry.to.index.block_size() != spec.block_size;
+            if state.indexes.get(&spec.key).is_some_and(unfit) {
+                state.indexes.remove(&spec.key);
+            }
+            let entry = state.indexes.entry(spec.key.clone()).or_insert_with(|| self.new_entry(spec.block_size));
             let to = entry.to.clone();
-            to.index.write().register(&spec.owner, spec.owner_spec, self.now_ms());
+            adoption = adoption_of(entry, &spec);
+            {
+                let mut index = to.index.write();
+                let id = index.register(&spec.owner, spec.owner_spec, self.now_ms());
+                index.set_reason(id, Reason::Unconfirmed, unconfirmed, self.now_ms());
+            }
             let instance = entry.instances.entry(spec.owner.instance.clone()).or_default();
             instance.ranks.insert(spec.owner.rank, worker);
             let turn = Arc::clone(&instance.turn);
             let stream = instance.streams.entry(StreamKey::of(&spec));
             match stream {
-                std::collections::hash_map::Entry::Occupied(stream) => stream.get().handle(),
+                std::collections::hash_map::Entry::Occupied(stream) => {
+                    stream.get().handle().map(|handle| (handle, true))
+                }
                 std::collections::hash_map::Entry::Vacant(place) => {
-                    place.insert(self.new_stream(&spec, to, turn));
-                    None
+                    let joining = recovering || adoption.is_some();
+                    let handle = place.insert(self.new_stream(&spec, to, (turn, joining))).handle();
+                    handle.filter(|_| adoption.is_some()).map(|handle| (handle, false))
                 }
             }
         };
-        let Some(handle) = running else {
+        let Some((handle, joins)) = running else {
             return;
         };
+        if !joins {
+            let (adoption, ranks) = (adoption.unwrap_or(Adoption::Keep), vec![spec.owner.rank]);
+            handle.tell(|done| Command::Adopt { adoption, ranks, done }).await;
+            return;
+        }
         if let Some(endpoint) = &spec.replay_endpoint
             && self.others_replay_elsewhere(&spec)
         {
@@ -161,12 +186,19 @@ impl Core {
         }
     }
 
-    fn new_index(&self, spec: &WorkerSpec) -> IndexEntry {
-        let index = Arc::new(SharedIndex::new(spec.block_size, self.index_limits));
-        IndexEntry { to: Destination { index, sources: Arc::new(Sources::default()) }, instances: BTreeMap::new() }
+    pub(super) fn new_entry(&self, block_size: BlockSize) -> IndexEntry {
+        let index = Arc::new(SharedIndex::new(block_size, self.index_limits));
+        let to = Destination { index, sources: Arc::new(Sources::default()) };
+        IndexEntry { to, instances: BTreeMap::new(), recovered: BTreeMap::new() }
     }
 
-    fn new_stream(&self, spec: &WorkerSpec, to: Destination, turn: Arc<tokio::sync::Semaphore>) -> StreamEntry {
+    /// `joining`: it begins by holding what it hears.
+    fn new_stream(
+        &self,
+        spec: &WorkerSpec,
+        to: Destination,
+        (turn, joining): (Arc<tokio::sync::Semaphore>, bool),
+    ) -> StreamEntry {
         if let Some(why) = spec.endpoint.hopeless() {
             tracing::error!(instance = %spec.owner.instance, endpoint = spec.endpoint.as_str(), why, "endpoint can never connect");
             return StreamEntry::Hopeless(why.to_owned());
@@ -182,7 +214,7 @@ impl Core {
             ranks: vec![spec.owner.rank],
             remembered,
             turn,
-            joining: false,
+            joining,
         };
         let span = tracing::info_span!("stream", model = %spec.key.model, tenant = %spec.key.tenant, instance = %spec.owner.instance);
         let stop = CancellationToken::new();
@@ -205,7 +237,7 @@ fn take_stream(state: &mut State, spec: &WorkerSpec) -> Option<Stopping> {
 }
 
 /// Takes a worker out whose listener writes no more, and says whose blocks go: with the last rank of an instance also
-/// those of ranks that only batches named. With the last worker goes the index, and nothing is left to clean.
+/// those of ranks that only batches named. With the last owner goes the index, and nothing is left to clean.
 fn drop_worker(state: &mut State, key: &IndexKey, owner: &Owner) -> Option<(Destination, Vec<Owner>)> {
     let entry = state.indexes.get_mut(key)?;
     let instance = entry.instances.get_mut(&owner.instance)?;
@@ -213,16 +245,28 @@ fn drop_worker(state: &mut State, key: &IndexKey, owner: &Owner) -> Option<(Dest
     let mut gone = vec![owner.clone()];
     if instance.ranks.is_empty() {
         entry.instances.remove(&owner.instance);
-        gone.extend(entry.to.index.read().owners().into_iter().filter(|other| other.instance == owner.instance));
+        let recovered = &entry.recovered;
+        let goes = |other: &Owner| other.instance == owner.instance && !recovered.contains_key(other);
+        gone.extend(entry.to.index.read().owners().into_iter().filter(goes));
     }
-    if entry.instances.is_empty() {
+    if entry.is_unused() {
         state.indexes.remove(key);
         return None;
     }
     Some((entry.to.clone(), gone))
 }
 
-fn drop_blocks(to: &Destination, owners: &[Owner]) {
+/// How the stream of a registration goes on from what a recovered state left for its owner; none without such a state.
+fn adoption_of(entry: &mut IndexEntry, spec: &WorkerSpec) -> Option<Adoption> {
+    let from = entry.recovered.remove(&spec.owner)?;
+    let name = StreamKey::of(spec).name(&spec.owner.instance);
+    Some(match from {
+        Some((stream, position)) if stream == name && position.mark.is_some() => Adoption::Snapshot(position),
+        _ => Adoption::Unplaced,
+    })
+}
+
+pub(super) fn drop_blocks(to: &Destination, owners: &[Owner]) {
     for owner in owners {
         let mut index = to.index.write();
         if let Some(id) = index.owner_id(owner) {

@@ -1,11 +1,15 @@
-//! State that leaves and enters: copies of streams for other replicas, and what is taken from them.
+//! State that leaves and enters: copies of streams for other replicas, and what is taken from them. Names and the way
+//! in; `export`, `restore`, `adopt`, `refill` and `verify` do the work.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::ids::{BlockSize, IndexKey, InstanceId, ModelName, Owner, Seq, TenantId};
 use crate::image::{IndexHead, Position, Registration, StreamImage, StreamName, Tombstone};
 use crate::index::{DumpBlock, PrefixIndex};
+use crate::registry::export::Copied;
+use crate::registry::refill::Refill;
 use crate::registry::{Error, Registry};
 use crate::trust::Trust;
 
@@ -26,13 +30,14 @@ pub struct Export {
     pub head: IndexHead,
     /// The stream.
     pub name: StreamName,
+    pub(super) copied: Copied,
 }
 
 impl Export {
     /// Copies the owners and the position under one read lock. None if the stream is gone.
     #[must_use]
     pub fn copy(&self) -> Option<StreamImage> {
-        todo!("registry")
+        self.copied.copy(&self.name)
     }
 }
 
@@ -114,13 +119,6 @@ pub struct StreamView {
     pub ages: bool,
 }
 
-/// A stream that holds what it hears until its owners are replaced. Must be given to [`Registry::end_refill`].
-#[must_use]
-pub struct Refill {
-    /// Where the stream stood when it began to hold.
-    pub position: Position,
-}
-
 /// Outcome of [`Registry::verify`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verification {
@@ -145,73 +143,79 @@ pub struct Verification {
 impl Registry {
     /// An empty index with the registry's bounds, to build a recovered state in.
     #[must_use]
-    pub fn new_index(&self, _block_size: BlockSize) -> PrefixIndex {
-        todo!("registry")
+    pub fn new_index(&self, block_size: BlockSize) -> PrefixIndex {
+        PrefixIndex::new(block_size, self.core.index_limits)
     }
 
     /// Streams to copy, index by index in order of key.
     #[must_use]
-    pub fn exports(&self, _filter: &ExportFilter) -> Vec<Export> {
-        todo!("registry")
+    pub fn exports(&self, filter: &ExportFilter) -> Vec<Export> {
+        self.core.exports(filter)
     }
 
     /// All registrations of every source.
     #[must_use]
     pub fn registrations(&self) -> Vec<Registration> {
-        todo!("registry")
+        self.core.registrations()
     }
 
     /// Registrations by hand that were taken back lately.
     #[must_use]
     pub fn tombstones(&self) -> Vec<Tombstone> {
-        todo!("registry")
+        self.core.tombstones()
     }
 
     /// Takes over registrations and tombstones of another replica. Ours win; what a tombstone younger than the
     /// registration names is not taken.
-    pub async fn restore(&self, _registrations: Vec<Registration>, _tombstones: Vec<Tombstone>) -> Restored {
-        todo!("registry")
+    pub async fn restore(&self, registrations: Vec<Registration>, tombstones: Vec<Tombstone>) -> Restored {
+        let core = Arc::clone(&self.core);
+        self.run(async move { core.restore(registrations, tombstones).await }).await
     }
 
     /// Replaces the content of the indexes and lets every stream go on from its position there. Ends the start in which
-    /// streams only hold; with nothing recovered they begin fresh.
-    pub async fn adopt(&self, _recovered: Recovered) -> Adopted {
-        todo!("registry")
+    /// streams only hold; with nothing recovered they begin fresh. Without such a start it does nothing.
+    pub async fn adopt(&self, recovered: Recovered) -> Adopted {
+        let core = Arc::clone(&self.core);
+        self.run(async move { core.adopt(recovered).await }).await
     }
 
     /// True until [`Self::adopt`] was called on a registry that was built to recover.
     #[must_use]
     pub fn is_recovering(&self) -> bool {
-        todo!("registry")
+        self.core.state.read().recovering
     }
 
     /// Removes owners that only a recovery named and nobody has registered. Returns them.
     pub async fn drop_recovered(&self) -> Vec<(IndexKey, Owner)> {
-        todo!("registry")
+        let core = Arc::clone(&self.core);
+        self.run(async move { core.drop_recovered().await }).await
     }
 
     /// Every stream with its digests.
     #[must_use]
     pub fn digests(&self) -> Vec<StreamView> {
-        todo!("registry")
+        self.core.digests()
     }
 
     /// Makes a running stream hold what it hears. None if it is not there, or does so already.
-    pub async fn begin_refill(&self, _key: &IndexKey, _name: &StreamName) -> Option<Refill> {
-        todo!("registry")
+    pub async fn begin_refill(&self, key: &IndexKey, name: &StreamName) -> Option<Refill> {
+        let (core, key, name) = (Arc::clone(&self.core), key.clone(), name.clone());
+        self.run(async move { core.begin_refill(&key, &name).await }).await
     }
 
     /// Replaces the owners of the stream by the image, or none; lets it go on. False if the image was not taken: it does
-    /// not fit, or lies before the stream's own position.
-    pub async fn end_refill(&self, _refill: Refill, _image: Option<StreamImage>) -> bool {
-        todo!("registry")
+    /// not fit, lies before the stream's own position, is not exact, or lacks a registered rank.
+    pub async fn end_refill(&self, refill: Refill, image: Option<StreamImage>) -> bool {
+        let core = Arc::clone(&self.core);
+        self.run(async move { core.end_refill(refill, image).await }).await
     }
 
     /// Rebuilds an owner from the publisher's whole replay beside the live state and compares the two at one batch.
+    /// A block that another owner's announcement placed cannot be rebuilt from one publisher and shows as surplus.
     ///
     /// # Errors
     /// The worker is unknown, has no replay endpoint, or does not answer.
-    pub async fn verify(&self, _key: &IndexKey, _owner: &Owner, _idle: Duration) -> Result<Verification, Error> {
-        todo!("registry")
+    pub async fn verify(&self, key: &IndexKey, owner: &Owner, idle: Duration) -> Result<Verification, Error> {
+        self.core.verify(key, owner, idle).await
     }
 }

@@ -3,14 +3,20 @@
 //! The registry owns every index and every listener: it spawns the tasks, keeps their handles and awaits them.
 //! Operations run one after the other, each to its end even if its caller goes away; queries and views never wait for
 //! one. Invariants: an owner's blocks are removed only after its listener has ended or has confirmed that it writes
-//! nothing more; an index lives as long as it has a registered worker; the map of workers is never locked across an
+//! nothing more; an index lives as long as it has a registered worker or a recovered owner; the map of workers is never locked across an
 //! `.await`.
 
+mod adopt;
 mod core;
 mod exchange;
+mod export;
 mod operations;
+mod refill;
 mod remembered;
+mod restore;
 mod state;
+mod tombstones;
+mod verify;
 mod view;
 
 use std::collections::BTreeMap;
@@ -26,9 +32,9 @@ pub use crate::ingest::{Status, StreamReport};
 use crate::zmtp::{Context, Options};
 pub use crate::zmtp::{Endpoint, EndpointError};
 pub use exchange::{
-    Adopted, Export, ExportFilter, Recovered, RecoveredIndex, RecoveredStream, Refill, Restored, StreamView,
-    Verification,
+    Adopted, Export, ExportFilter, Recovered, RecoveredIndex, RecoveredStream, Restored, StreamView, Verification,
 };
+pub use refill::Refill;
 
 /// One registration: an owner of an index and where its events come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -159,10 +165,14 @@ pub enum Error {
     ShuttingDown,
 }
 
+/// Endpoint of a recovered owner whose stream nobody knows.
+pub const UNKNOWN_ENDPOINT: &str = "inproc://unknown";
+
 /// One rank in `/workers`.
 #[derive(Debug, Clone)]
 pub struct RankView {
-    /// Its registration.
+    /// Its registration. Of a recovered owner that nobody registered: made up, with the endpoint [`UNKNOWN_ENDPOINT`] where
+    /// no stream is known to have fed it.
     pub spec: WorkerSpec,
     /// Who registered it.
     pub source: Source,
@@ -185,7 +195,7 @@ pub struct WorkerView {
     pub block_size: BlockSize,
     /// Who registered its first rank.
     pub source: Source,
-    /// Its registered ranks, at least one.
+    /// Its registered ranks, and those that only a recovered state named; at least one.
     pub ranks: BTreeMap<DpRank, RankView>,
 }
 
@@ -259,7 +269,7 @@ impl Registry {
         self.run(async move { core.converge(source, desired).await }).await
     }
 
-    /// The index of a model and tenant, while it has a registered worker.
+    /// The index of a model and tenant, while it has a registered worker or a recovered owner.
     #[must_use]
     pub fn index(&self, key: &IndexKey) -> Option<Arc<SharedIndex>> {
         self.core.state.read().indexes.get(key).map(|entry| Arc::clone(&entry.to.index))

@@ -1,12 +1,14 @@
 //! The operations of a registry, one after the other.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::ids::{DpRank, IndexKey, InstanceId, Owner, Source};
 use crate::ingest::{Command, Handle, Status};
 use crate::registry::core::{Core, refuse_foreign};
 use crate::registry::state::{StreamEntry, Worker};
 use crate::registry::{Converged, Error, Unregister, WorkerSpec};
+use crate::trust::Reason;
 
 /// What a registration did.
 enum Registered {
@@ -28,7 +30,10 @@ enum Difference {
 impl Core {
     pub(super) async fn register(&self, spec: WorkerSpec, source: Source, replace: bool) -> Result<(), Error> {
         let _gate = self.gate.lock().await;
-        self.register_gated(spec, source, replace).await.map(|_| ())
+        let (key, owner) = (spec.key.clone(), spec.owner.clone());
+        self.register_gated(spec, source, replace).await?;
+        self.tombstones.lock().remove(&key, &owner);
+        Ok(())
     }
 
     pub(super) async fn unregister(&self, what: Unregister) -> Result<Vec<(IndexKey, Owner)>, Error> {
@@ -39,6 +44,11 @@ impl Core {
         let gone = self.matching(&what)?;
         for (key, owners) in &gone {
             self.remove(key, owners).await;
+            self.remove_recovered(key, owners);
+        }
+        let now_ms = self.now_ms();
+        for (key, owner) in gone.iter().flat_map(|(key, owners)| owners.iter().map(move |owner| (key, owner))) {
+            self.tombstones.lock().keep(key, owner, now_ms);
         }
         Ok(gone
             .into_iter()
@@ -93,17 +103,20 @@ impl Core {
         let known = self.state.read().worker(&spec.key, &spec.owner).cloned();
         let Some(known) = known else {
             self.check_block_size(&spec)?;
-            self.add(Worker { spec, source, superseded: None }).await;
+            let registered_ms = self.now_ms();
+            self.add(Worker { spec, source, registered_ms, unconfirmed: false, superseded: None }).await;
             return Ok(Registered::Added);
         };
         let difference = difference(&known.spec, &spec);
         let supersedes = source == Source::Kubernetes && known.source != Source::Kubernetes;
         if difference == Difference::None && !supersedes {
+            if source == Source::Kubernetes && known.unconfirmed {
+                self.confirm(&spec);
+            }
             return Ok(Registered::Unchanged);
         }
         refuse_foreign(&known, source)?;
-        let superseded =
-            if supersedes { Some(Box::new((known.spec.clone(), known.source))) } else { known.superseded.clone() };
+        let superseded = if supersedes { Some(Box::new(known.clone())) } else { known.superseded.clone() };
         if !replace && !supersedes {
             if known.spec.block_size != spec.block_size {
                 self.check_block_size(&spec)?;
@@ -111,7 +124,7 @@ impl Core {
             let Owner { instance, rank } = spec.owner;
             return Err(Error::AlreadyRegistered { instance, rank });
         }
-        let worker = Worker { spec, source, superseded };
+        let worker = Worker { spec, source, registered_ms: self.now_ms(), unconfirmed: false, superseded };
         self.replace(known, worker, difference).await
     }
 
@@ -134,14 +147,36 @@ impl Core {
             let mut state = self.state.write();
             let handle = state.stream(&worker.spec).and_then(StreamEntry::handle);
             if let Some(place) = state.worker_mut(&key, &owner) {
-                *place = worker;
+                *place = worker.clone();
             }
             handle
         };
+        self.show_unconfirmed(&worker);
         if let (true, Some(handle)) = (moved, handle) {
             handle.tell(|done| Command::SetReplay(endpoint, done)).await;
         }
         Ok(Registered::Replaced)
+    }
+
+    /// Kubernetes says the same here as where the registration came from.
+    fn confirm(&self, spec: &WorkerSpec) {
+        let worker = self.state.write().worker_mut(&spec.key, &spec.owner).map(|worker| {
+            worker.unconfirmed = false;
+            worker.clone()
+        });
+        if let Some(worker) = worker {
+            self.show_unconfirmed(&worker);
+        }
+    }
+
+    fn show_unconfirmed(&self, worker: &Worker) {
+        let index = self.state.read().indexes.get(&worker.spec.key).map(|entry| Arc::clone(&entry.to.index));
+        if let Some(index) = index {
+            let mut index = index.write();
+            if let Some(id) = index.owner_id(&worker.spec.owner) {
+                index.set_reason(id, Reason::Unconfirmed, worker.unconfirmed, self.now_ms());
+            }
+        }
     }
 
     /// Removes a worker of a source; what it had superseded comes back.
@@ -149,9 +184,9 @@ impl Core {
         let owner = worker.spec.owner.clone();
         match worker.superseded.clone().map(|superseded| *superseded) {
             None => self.remove(&worker.spec.key, std::slice::from_ref(&owner)).await,
-            Some((spec, source)) => {
-                let difference = difference(&worker.spec, &spec);
-                if let Err(error) = self.replace(worker, Worker { spec, source, superseded: None }, difference).await {
+            Some(superseded) => {
+                let difference = difference(&worker.spec, &superseded.spec);
+                if let Err(error) = self.replace(worker, superseded, difference).await {
                     tracing::warn!(%owner, %error, "superseded registration could not return");
                     outcome.failed.push((owner.clone(), error));
                 }
@@ -160,7 +195,7 @@ impl Core {
         outcome.removed.push(owner);
     }
 
-    /// Registered owners that an unregistration names, by index.
+    /// Registered and recovered owners that an unregistration names, by index.
     fn matching(&self, what: &Unregister) -> Result<BTreeMap<IndexKey, Vec<Owner>>, Error> {
         let state = self.state.read();
         let mut found: BTreeMap<IndexKey, Vec<Owner>> = BTreeMap::new();
@@ -175,6 +210,14 @@ impl Core {
             if what.rank.is_none_or(|rank| rank == worker.spec.owner.rank) {
                 refuse_foreign(worker, Source::Manual)?;
                 found.entry(worker.spec.key.clone()).or_default().push(worker.spec.owner.clone());
+            }
+        }
+        for (key, entry) in state.indexes.iter().filter(|(key, _)| in_scope(key)) {
+            for owner in entry.recovered.keys().filter(|owner| owner.instance == what.instance) {
+                instance_seen = true;
+                if what.rank.is_none_or(|rank| rank == owner.rank) {
+                    found.entry(key.clone()).or_default().push(owner.clone());
+                }
             }
         }
         match what.rank {
@@ -222,12 +265,18 @@ impl Core {
 }
 
 fn difference(known: &WorkerSpec, asked: &WorkerSpec) -> Difference {
+    // To learn an incarnation, or to forget it, is no other life.
+    let other_life =
+        known.incarnation.is_some() && asked.incarnation.is_some() && known.incarnation != asked.incarnation;
     let small = WorkerSpec {
         replay_endpoint: known.replay_endpoint.clone(),
         additional_salt: known.additional_salt.clone(),
+        incarnation: known.incarnation.clone(),
         ..asked.clone()
     };
-    if known == asked {
+    if other_life {
+        Difference::Whole
+    } else if known == asked {
         Difference::None
     } else if *known == small {
         Difference::Small

@@ -7,7 +7,8 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::ids::{DpRank, IndexKey, InstanceId, Owner, Source};
+use crate::ids::{DpRank, Incarnation, IndexKey, InstanceId, Owner, Source};
+use crate::image::{Position, StreamName};
 use crate::ingest::{Destination, Handle, Mark, Status, StreamReport};
 use crate::registry::WorkerSpec;
 use crate::zmtp::Endpoint;
@@ -15,8 +16,12 @@ use crate::zmtp::Endpoint;
 /// Everything registered.
 #[derive(Default)]
 pub(super) struct State {
-    /// Indexes that have a registered worker.
+    /// Indexes that have a registered worker or a recovered owner.
     pub(super) indexes: BTreeMap<IndexKey, IndexEntry>,
+    /// Streams only hold what they hear: a state is to come.
+    pub(super) recovering: bool,
+    /// Incarnations of the registrations that came with that state, by owner.
+    pub(super) restored: BTreeMap<(IndexKey, Owner), Option<Incarnation>>,
     /// Registrations that shared an endpoint with another instance.
     pub(super) shared_endpoints: u64,
     /// No further registration.
@@ -29,6 +34,8 @@ pub(super) struct IndexEntry {
     pub(super) to: Destination,
     /// Its instances, each with at least one rank.
     pub(super) instances: BTreeMap<InstanceId, InstanceEntry>,
+    /// Owners that a recovered state named and nobody has registered, with the stream that fed them there, if one did.
+    pub(super) recovered: BTreeMap<Owner, Option<(StreamName, Position)>>,
 }
 
 /// One instance of one index.
@@ -46,8 +53,12 @@ pub(super) struct InstanceEntry {
 pub(super) struct Worker {
     pub(super) spec: WorkerSpec,
     pub(super) source: Source,
+    /// In milliseconds since 1970.
+    pub(super) registered_ms: u64,
+    /// It came from another replica, and Kubernetes has not said so here.
+    pub(super) unconfirmed: bool,
     /// A registration by hand that Kubernetes' own one has superseded.
-    pub(super) superseded: Option<Box<(WorkerSpec, Source)>>,
+    pub(super) superseded: Option<Box<Worker>>,
 }
 
 /// What makes two ranks of an instance share a connection.
@@ -78,6 +89,16 @@ impl StreamKey {
     pub(super) fn of(spec: &WorkerSpec) -> Self {
         Self { endpoint: spec.endpoint.clone(), topic: spec.topic.clone(), default_lora: spec.default_lora.clone() }
     }
+
+    /// The name under which other replicas know the stream.
+    pub(super) fn name(&self, instance: &InstanceId) -> StreamName {
+        StreamName {
+            instance: instance.clone(),
+            endpoint: self.endpoint.as_str().to_owned(),
+            topic: self.topic.clone(),
+            default_lora: self.default_lora.clone(),
+        }
+    }
 }
 
 impl StreamEntry {
@@ -94,12 +115,17 @@ impl StreamEntry {
         }
     }
 
-    /// The way to tell it something, if a task runs.
-    pub(super) fn handle(&self) -> Option<Handle> {
+    /// The running listener, if there is one.
+    pub(super) fn running(&self) -> Option<&Running> {
         match self {
-            Self::Running(running) => Some(running.handle.clone()),
+            Self::Running(running) => Some(running),
             Self::Hopeless(_) => None,
         }
+    }
+
+    /// The way to tell it something, if a task runs.
+    pub(super) fn handle(&self) -> Option<Handle> {
+        self.running().map(|running| running.handle.clone())
     }
 }
 
@@ -109,10 +135,47 @@ impl Default for InstanceEntry {
     }
 }
 
+impl IndexEntry {
+    /// The running stream of this name.
+    pub(super) fn stream(&self, name: &StreamName) -> Option<&Running> {
+        let streams = &self.instances.get(&name.instance)?.streams;
+        streams.iter().find(|(key, _)| key.name(&name.instance) == *name).and_then(|(_, stream)| stream.running())
+    }
+
+    /// All running streams with their names.
+    pub(super) fn streams(&self) -> impl Iterator<Item = (StreamName, &Running)> {
+        self.instances.iter().flat_map(|(instance, entry)| {
+            let running = entry.streams.iter().filter_map(|(key, stream)| Some((key, stream.running()?)));
+            running.map(|(key, running)| (key.name(instance), running))
+        })
+    }
+
+    /// Registrations of one stream.
+    pub(super) fn workers_of<'a>(&'a self, name: &'a StreamName) -> impl Iterator<Item = &'a Worker> {
+        let ranks = self.instances.get(&name.instance).into_iter().flat_map(|entry| entry.ranks.values());
+        ranks.filter(|worker| StreamKey::of(&worker.spec).name(&name.instance) == *name)
+    }
+
+    /// The registration of an owner.
+    pub(super) fn worker(&self, owner: &Owner) -> Option<&Worker> {
+        self.instances.get(&owner.instance)?.ranks.get(&owner.rank)
+    }
+
+    /// Registrations of the index.
+    pub(super) fn workers(&self) -> impl Iterator<Item = &Worker> {
+        self.instances.values().flat_map(|entry| entry.ranks.values())
+    }
+
+    /// True if nothing keeps the index.
+    pub(super) fn is_unused(&self) -> bool {
+        self.instances.is_empty() && self.recovered.is_empty()
+    }
+}
+
 impl State {
     /// The registration of an owner.
     pub(super) fn worker(&self, key: &IndexKey, owner: &Owner) -> Option<&Worker> {
-        self.indexes.get(key)?.instances.get(&owner.instance)?.ranks.get(&owner.rank)
+        self.indexes.get(key)?.worker(owner)
     }
 
     /// The same, to change it.
@@ -135,7 +198,7 @@ impl State {
 
     /// All registrations.
     pub(super) fn workers(&self) -> impl Iterator<Item = &Worker> {
-        self.indexes.values().flat_map(|entry| entry.instances.values()).flat_map(|entry| entry.ranks.values())
+        self.indexes.values().flat_map(IndexEntry::workers)
     }
 
     /// Distinct instance ids.

@@ -80,14 +80,19 @@ impl Stream {
         };
         let before = job.rounds.position();
         let verdict = job.rounds.answer(mark, end);
-        if before.is_none() && mark.seq == Seq(1) && matches!(verdict, Verdict::Apply | Verdict::Reached) {
-            self.counts_from_one = true;
+        if before.is_none()
+            && mark.seq == Seq(1)
+            && matches!(verdict, Verdict::Apply | Verdict::Reached)
+            && !std::mem::replace(&mut self.counts_from_one, true)
+        {
+            self.effects.push(Effect::CountsFromOne);
         }
         match verdict {
             Verdict::Ignore => ReplayStep::Drop,
             Verdict::Confirmed => {
                 job.progress(now, self.bounds.idle_ms);
                 if matches!(job.kind, Kind::Gap | Kind::Proof) {
+                    self.no_longer_behind();
                     self.life_proved();
                 }
                 ReplayStep::Drop
@@ -136,6 +141,10 @@ impl Stream {
     /// Ends a replay that has reached its goal, and starts what waits for its turn. To be called after each input, once
     /// its step was performed.
     pub(in crate::ingest) fn advance(&mut self, now: Ms) {
+        if self.is_holding() {
+            return;
+        }
+        self.await_mark(now);
         let end = self.range_end();
         let from_one = self.cursor.last.is_none() && self.held.front() == Some(Seq(1));
         if let Some(job) = &mut self.job {
@@ -162,8 +171,10 @@ impl Stream {
             Kind::Gap | Kind::Proof => self.cursor.last,
             Kind::Rebuild { .. } | Kind::Fill { .. } => None,
         };
-        if kind == Kind::Gap {
-            self.set_catching_up(true);
+        match kind {
+            Kind::Gap => self.set_catching_up(true),
+            Kind::Fill { .. } => self.effects.push(Effect::FillBegins),
+            Kind::Proof | Kind::Rebuild { .. } => {}
         }
         if matches!(kind, Kind::Gap | Kind::Proof) {
             self.proof_due = None;
@@ -200,6 +211,8 @@ impl Stream {
     fn range_end(&self) -> Option<Seq> {
         match self.job.as_ref()?.kind {
             Kind::Fill { upto } => upto.seq.next(),
+            // What waits then lies before the range.
+            _ if self.is_behind() => None,
             _ => self.held.front(),
         }
     }
@@ -226,7 +239,8 @@ impl Stream {
             Kind::Fill { .. } => return ReplayStep::ApplyToJoining,
             Kind::Rebuild { ref mut begun, .. } => {
                 if !std::mem::replace(begun, true) {
-                    self.cursor.last = None;
+                    self.no_longer_behind();
+                    (self.cursor.last, self.unplaced) = (None, false);
                     self.effects.push(Effect::BeginRebuild);
                     self.set_catching_up(true);
                 }
@@ -234,12 +248,16 @@ impl Stream {
             Kind::Gap => {}
             Kind::Proof => self.set_catching_up(true),
         }
+        if self.cursor.last.is_none() && missing == 0 {
+            self.began(mark.seq);
+        }
         if missing > 0 {
             self.repair.impossible = true;
             self.repair.at = None;
             self.lose(missing);
         }
         self.cursor.applied(mark);
+        self.no_longer_behind();
         ReplayStep::Apply
     }
 
@@ -259,6 +277,10 @@ impl Stream {
             self.new_life();
         }
         if self.held.is_empty() {
+            if std::mem::take(&mut self.unplaced) {
+                self.effects.push(Effect::BeginRebuild);
+                self.effects.push(Effect::Placed);
+            }
             self.effects.push(Effect::NothingSent);
         }
     }
@@ -276,7 +298,12 @@ impl Stream {
         }
         self.end(Outcome::Complete);
         match kind {
-            Kind::Fill { .. } => self.end_join(if head_lost { Effect::JoinLost } else { Effect::Joined }),
+            Kind::Fill { .. } => {
+                if !head_lost {
+                    self.no_longer_behind();
+                }
+                self.end_join(if head_lost { Effect::JoinLost } else { Effect::Joined });
+            }
             Kind::Rebuild { .. } => {
                 (self.holes, self.doubt, self.lost_since_connect) = (false, false, false);
                 self.repair.at = None;

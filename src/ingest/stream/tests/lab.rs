@@ -44,7 +44,7 @@ impl Lab {
     pub(super) fn new(has_replay: bool, remembered: Option<u64>) -> Self {
         let remembered = remembered.map(|seq| Mark { seq: Seq(seq), payload_hash: hash_of(1, seq) });
         Self {
-            stream: Stream::new(BOUNDS, has_replay, remembered),
+            stream: Stream::new(BOUNDS, has_replay, remembered, Budget::new(1 << 30)),
             now: 0,
             life: 1,
             ring: Vec::new(),
@@ -103,7 +103,7 @@ impl Lab {
         let step = self.stream.message(Seq(seq), &payload(self.life, seq), self.now);
         self.effects();
         match step {
-            Step::Apply => self.apply(seq),
+            Step::Apply(mark) => self.apply(mark.seq.0),
             Step::Duplicate => self.counts[0] += 1,
             Step::Held => {}
         }
@@ -196,7 +196,8 @@ impl Lab {
             Effect::StartReplay { from } => self.ask(from.0),
             Effect::StopReplay => self.exchange = None,
             Effect::ReplayEnded(outcome) => self.asked.push(format!("{outcome:?}")),
-            Effect::Connected(_) => {}
+            Effect::Connected(_) | Effect::CountsFromOne | Effect::FillBegins => {}
+            Effect::Placed => _ = set("no_watermark", false),
         }
     }
 

@@ -6,6 +6,7 @@ mod evil_peers;
 mod faults_recovery;
 mod golden_recovery;
 mod names;
+mod reference;
 mod registrations;
 
 use serde_json::{Value, json};

@@ -1,18 +1,28 @@
 //! Taking state from other replicas, and staying equal to them.
 //!
-//! `plan` and `compare` are pure: what peers say goes in, what to do next comes out. `peers` is the list of addresses;
-//! `export` turns a registry into the bytes of `/snapshot`; `client` reads a peer's snapshot or dump; `disk` keeps a
-//! snapshot in a file; `forward` tells peers of registrations by hand. Invariants: nothing of a state is applied before
-//! all of it was read and verified; no wait is without a limit; a replica that recovers never serves.
+//! `plan` and `compare` are pure: what peers say goes in, what to do next comes out. `peers` is the list of addresses and
+//! `resolve` the name behind which more of them stand; `export` turns a registry into the bytes of `/snapshot`, `load`
+//! turns a peer's or a file's bytes into indexes built apart; `client` asks peers; `disk` keeps a snapshot in a file;
+//! `forward` tells peers of registrations by hand. `start` and `watch` bring these together, before and while a replica
+//! serves. Invariants: nothing of a state is applied before all of it was read and verified; no wait is without a limit;
+//! a replica that recovers never serves.
 
+mod client;
+mod compare;
+mod disk;
 mod export;
 mod forward;
+mod load;
 mod peers;
+mod plan;
 mod replica;
+mod resolve;
+mod start;
+mod watch;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 pub use export::{Part, SnapshotWriter};
 pub use forward::{FORWARDED_HEADER, Forwarder, Outcomes};
@@ -21,12 +31,15 @@ pub use replica::{Counters, Replica};
 
 use crate::readiness::Hold;
 use crate::registry::Registry;
+use crate::wire::digest::Phase;
 
 /// What recovery is told at the start.
 #[derive(Debug, Clone, Default)]
 pub struct RecoveryConfig {
     /// Name and port of the headless Service of the replica set.
     pub peer_service: Option<String>,
+    /// Registrations by hand are forwarded among replicas, and taken over when one was missed.
+    pub forward_registrations: bool,
     /// Directory and rhythm of the snapshot on disk.
     pub disk: Option<DiskConfig>,
     /// Waits and rhythms.
@@ -96,17 +109,29 @@ pub enum Outcome {
 
 /// Takes the state of the best peer, else of the file, into a registry whose streams only hold; ends that in every case.
 /// Shows how far it is in `hold`, which it drops when it is done.
-pub async fn recover(_replica: &Replica, _registry: &Arc<Registry>, _config: &RecoveryConfig, _hold: Hold) -> Outcome {
-    todo!("recovery")
+pub async fn recover(replica: &Replica, registry: &Arc<Registry>, config: &RecoveryConfig, hold: Hold) -> Outcome {
+    replica.set_phase(Phase::Waiting);
+    let outcome = start::Start::new(replica, registry, config, &hold).run().await;
+    replica.set_phase(Phase::Ready);
+    drop(hold);
+    outcome
 }
 
 /// What goes on while a replica serves, until it is dropped: comparison with peers, refill, registrations, the file, and
 /// the end of owners that nobody registered.
-pub async fn watch(_replica: &Replica, _registry: &Arc<Registry>, _config: &RecoveryConfig) {
-    todo!("recovery")
+pub async fn watch(replica: &Replica, registry: &Arc<Registry>, config: &RecoveryConfig) {
+    watch::Watch::new(replica, registry, config).run().await;
 }
 
 /// Writes the file once more, if one is wanted; gives up at `limit`, and the previous one stays.
-pub async fn write_last(_replica: &Replica, _registry: &Arc<Registry>, _config: &RecoveryConfig, _limit: Duration) {
-    todo!("recovery")
+pub async fn write_last(replica: &Replica, registry: &Arc<Registry>, config: &RecoveryConfig, limit: Duration) {
+    if let Some(disk) = &config.disk {
+        disk::write(replica, registry, &disk.dir, limit).await;
+    }
+}
+
+/// Milliseconds since 1970.
+fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }

@@ -40,9 +40,35 @@ impl PeerList {
     }
 }
 
+/// An address in the form in which paths are put behind it: with a scheme, without a slash at its end. None if there is
+/// nothing left of it.
+pub(super) fn base_url(text: &str) -> Option<String> {
+    let text = text.trim().trim_end_matches('/');
+    match text {
+        "" => None,
+        text if text.contains("://") => Some(text.to_owned()),
+        text => Some(format!("http://{text}")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn addresses_of_one_place_have_one_form() {
+        for (text, want) in [
+            ("http://a:1", Some("http://a:1")),
+            (" http://a:1// ", Some("http://a:1")),
+            ("a:1", Some("http://a:1")),
+            ("[::1]:1/", Some("http://[::1]:1")),
+            ("https://a/x/", Some("https://a/x")),
+            ("", None),
+            (" / ", None),
+        ] {
+            assert_eq!(base_url(text).as_deref(), want, "{text:?}");
+        }
+    }
 
     #[test]
     fn any_text_is_kept_once_and_removed_exactly() {

@@ -1,17 +1,37 @@
 //! Who this replica is and how far it has come, for `/digest`, `/metrics` and `/ready`.
 
+use std::collections::hash_map::RandomState;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+
+use crate::ids::{IndexKey, Owner, Source};
 use crate::recovery::PeerList;
-use crate::registry::Registry;
-use crate::wire::digest::{Digest, Phase};
+use crate::recovery::peers;
+use crate::registry::{Registry, StreamView};
+use crate::trust::State;
+use crate::wire::digest::{Digest, Phase, RankDigest, StreamDigest, Sum};
 
 /// Identity, peers, progress and counters of this process; cheap to clone, all clones are one.
 #[derive(Clone)]
 pub struct Replica(Arc<Inner>);
 
 struct Inner {
+    id: String,
     peers: PeerList,
+    /// What the name of the peer service said last.
+    service: Mutex<BTreeSet<String>>,
+    /// Addresses at which this replica itself answers.
+    own: Mutex<BTreeSet<String>>,
+    phase: Mutex<Phase>,
+    bytes: AtomicU64,
+    counters: Mutex<Counters>,
+    /// One writer of the file at a time.
+    file: Arc<Semaphore>,
 }
 
 /// What has happened so far.
@@ -39,17 +59,70 @@ pub struct Counters {
     pub files_written: Vec<(&'static str, u64)>,
 }
 
+/// The word of an outcome in counters.
+fn outcome(ok: bool) -> &'static str {
+    if ok { "ok" } else { "failed" }
+}
+
+fn count(list: &mut Vec<(&'static str, u64)>, word: &'static str, by: u64) {
+    match list.iter_mut().find(|(known, _)| *known == word) {
+        Some((_, count)) => *count += by,
+        None => list.push((word, by)),
+    }
+}
+
+impl Counters {
+    /// An attempt ended.
+    pub(super) fn attempt(&mut self, source: &'static str, ok: bool) {
+        let outcome = outcome(ok);
+        match self.attempts.iter_mut().find(|(known, how, _)| *known == source && *how == outcome) {
+            Some((_, _, count)) => *count += 1,
+            None => self.attempts.push((source, outcome, 1)),
+        }
+    }
+
+    /// So many indexes or files were refused.
+    pub(super) fn refuse(&mut self, why: &'static str, by: u64) {
+        if by > 0 {
+            count(&mut self.refused, why, by);
+        }
+    }
+
+    /// A refill ended.
+    pub(super) fn refill(&mut self, ok: bool) {
+        count(&mut self.refills, outcome(ok), 1);
+    }
+
+    /// A file was written, or not.
+    pub(super) fn file(&mut self, ok: bool) {
+        count(&mut self.files_written, outcome(ok), 1);
+    }
+}
+
 impl Replica {
     /// A replica with a random id.
     #[must_use]
     pub fn new(peers: PeerList) -> Self {
-        Self(Arc::new(Inner { peers }))
+        // Keys of a `RandomState` come from the system; the time and the process tell apart what shares them.
+        let mut random = RandomState::new().build_hasher();
+        random.write_u64(super::now_ms());
+        random.write_u32(std::process::id());
+        Self(Arc::new(Inner {
+            id: format!("{:016x}", random.finish()),
+            peers,
+            service: Mutex::default(),
+            own: Mutex::default(),
+            phase: Mutex::new(Phase::Waiting),
+            bytes: AtomicU64::new(0),
+            counters: Mutex::default(),
+            file: Arc::new(Semaphore::new(1)),
+        }))
     }
 
     /// 16 hexadecimal digits.
     #[must_use]
     pub fn id(&self) -> &str {
-        todo!("recovery")
+        &self.0.id
     }
 
     /// Addresses of the others.
@@ -61,23 +134,162 @@ impl Replica {
     /// How far it is.
     #[must_use]
     pub fn phase(&self) -> Phase {
-        todo!("recovery")
+        *self.0.phase.lock()
     }
 
-    /// Sets how far it is.
-    pub fn set_phase(&self, _phase: Phase) {
-        todo!("recovery")
+    /// Sets how far it is. A replica that is about to end stays so.
+    pub fn set_phase(&self, phase: Phase) {
+        let mut current = self.0.phase.lock();
+        if *current != Phase::Stopping {
+            *current = phase;
+        }
     }
 
     /// Answer of `/digest`.
     #[must_use]
-    pub fn digest(&self, _registry: &Registry) -> Digest {
-        todo!("recovery")
+    pub fn digest(&self, registry: &Registry) -> Digest {
+        let views = registry.digests();
+        let mut owners: BTreeMap<(&IndexKey, &Owner), (bool, u64)> = BTreeMap::new();
+        for view in &views {
+            for (owner, trust, blocks) in &view.owners {
+                owners.entry((&view.key, owner)).or_insert((trust.state() == State::Exact, *blocks));
+            }
+        }
+        let applied = views.iter().filter_map(|view| view.position.mark);
+        let mut registrations = registry.registrations();
+        registrations.retain(|registration| registration.source == Source::Manual);
+        Digest {
+            replica_id: self.id().to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            phase: self.phase(),
+            progress: self.0.bytes.load(Ordering::Relaxed),
+            owners: owners.len() as u64,
+            exact_owners: owners.values().filter(|(exact, _)| *exact).count() as u64,
+            applied: applied.fold(0, |sum, mark| sum.saturating_add(mark.seq.0)),
+            blocks: owners.values().map(|(_, blocks)| blocks).sum(),
+            streams: views.into_iter().map(stream_digest).collect(),
+            registrations,
+            tombstones: registry.tombstones(),
+        }
     }
 
     /// What has happened so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        todo!("recovery")
+        let mut counters = self.0.counters.lock().clone();
+        counters.bytes = self.0.bytes.load(Ordering::Relaxed);
+        counters
+    }
+
+    /// Counts something.
+    pub(super) fn count(&self, change: impl FnOnce(&mut Counters)) {
+        change(&mut self.0.counters.lock());
+    }
+
+    /// Bytes of a state were read.
+    pub(super) fn add_bytes(&self, bytes: u64) {
+        self.0.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// The right to write the file.
+    pub(super) fn file_turn(&self) -> Arc<Semaphore> {
+        Arc::clone(&self.0.file)
+    }
+
+    /// Replaces what the name of the peer service says.
+    pub(super) fn set_service(&self, urls: BTreeSet<String>) {
+        *self.0.service.lock() = urls;
+    }
+
+    /// This replica itself answers there.
+    pub(super) fn is_me(&self, url: &str) {
+        self.0.own.lock().insert(url.to_owned());
+    }
+
+    /// Somebody else answers there.
+    pub(super) fn is_another(&self, url: &str) {
+        self.0.own.lock().remove(url);
+    }
+
+    /// Known addresses in one form, listed and resolved ones, those of this replica among them.
+    pub(super) fn all_urls(&self) -> BTreeSet<String> {
+        let mut urls: BTreeSet<_> = self.0.peers.urls().iter().filter_map(|url| peers::base_url(url)).collect();
+        urls.extend(self.0.service.lock().iter().cloned());
+        urls
+    }
+
+    /// Known addresses without those of this replica.
+    pub(super) fn other_urls(&self) -> BTreeSet<String> {
+        let own = self.0.own.lock();
+        self.all_urls().into_iter().filter(|url| !own.contains(url)).collect()
+    }
+}
+
+fn stream_digest(view: StreamView) -> StreamDigest {
+    let sum = |seq, digest: u64| Sum { seq, digest: format!("{digest:016x}") };
+    StreamDigest {
+        exact: view.owners.iter().all(|(_, trust, _)| trust.state() == State::Exact),
+        current: view.position.mark.map(|mark| sum(mark.seq, view.digest)),
+        history: view.history.iter().map(|(seq, digest)| sum(*seq, *digest)).collect(),
+        ranks: view
+            .owners
+            .iter()
+            .map(|(owner, trust, blocks)| RankDigest {
+                dp_rank: owner.rank.0,
+                state: trust.state().as_str().to_owned(),
+                reasons: trust.reasons().map(|reason| reason.as_str().to_owned()).collect(),
+                blocks: *blocks,
+            })
+            .collect(),
+        key: view.key,
+        instance_id: view.name.instance,
+        endpoint: view.name.endpoint,
+        topic: view.name.topic,
+        default_lora: view.name.default_lora,
+        foreign_blocks: view.foreign_blocks,
+        ages: view.ages,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_random_and_have_16_digits() {
+        let ids: BTreeSet<_> = (0..100).map(|_| Replica::new(PeerList::default()).id().to_owned()).collect();
+        assert_eq!(ids.len(), 100);
+        assert!(ids.iter().all(|id| id.len() == 16 && id.bytes().all(|digit| digit.is_ascii_hexdigit())));
+    }
+
+    #[test]
+    fn a_replica_that_ends_does_not_come_back() {
+        let replica = Replica::new(PeerList::default());
+        replica.set_phase(Phase::Loading);
+        replica.set_phase(Phase::Stopping);
+        replica.set_phase(Phase::Ready);
+        assert_eq!(replica.phase(), Phase::Stopping);
+    }
+
+    #[test]
+    fn own_addresses_are_no_others() {
+        let replica = Replica::new(PeerList::new(["a:1/".to_owned(), "http://b:1".to_owned(), String::new()]));
+        replica.set_service(BTreeSet::from(["http://c:1".to_owned()]));
+        replica.is_me("http://b:1");
+        assert_eq!(replica.other_urls().into_iter().collect::<Vec<_>>(), ["http://a:1", "http://c:1"]);
+        replica.is_another("http://b:1");
+        assert_eq!(replica.other_urls().len(), 3);
+    }
+
+    #[test]
+    fn counters_are_kept_by_word() {
+        let mut counters = Counters::default();
+        counters.attempt("dump", true);
+        counters.attempt("dump", true);
+        counters.attempt("dump", false);
+        counters.refuse("block_size", 0);
+        counters.refuse("block_size", 2);
+        assert_eq!(counters.attempts, [("dump", "ok", 2), ("dump", "failed", 1)]);
+        assert_eq!(counters.refused, [("block_size", 2)]);
     }
 }

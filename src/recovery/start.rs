@@ -1,0 +1,392 @@
+//! A start: carries out what the plan says, and ends with a registry whose streams go on.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use tracing::{error, info, warn};
+
+use crate::ids::Source;
+use crate::readiness::Hold;
+use crate::recovery::client::{Client, Error};
+use crate::recovery::load::{self, Loaded, Why};
+use crate::recovery::plan::{self, Peer, Plan, Seen, Step, Summary};
+use crate::recovery::resolve::{Address, resolve};
+use crate::recovery::{Outcome, RecoveryConfig, Replica, disk};
+use crate::registry::{Recovered, Registry, Status};
+use crate::wire::digest::Phase;
+use crate::wire::snapshot;
+
+/// A peer that the service names is asked again for so long while it cannot be reached: Pods of a set start within
+/// seconds of each other, and one that is really gone must not hold up the others.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The name of the peer service is looked up again after this time.
+const RESOLVED_FOR: Duration = Duration::from_secs(1);
+
+/// Rhythm of looking at streams that connect.
+const POLL: Duration = Duration::from_millis(25);
+
+/// A busy peer is asked again for so long within one attempt: others recover from it, and end.
+const BUSY_MAX: Duration = Duration::from_secs(120);
+
+/// Longest wait between two such questions, whatever the peer says.
+const BUSY_WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// Rhythm of progress in `/ready`, and in the log.
+const SHOW: Duration = Duration::from_millis(100);
+const LOG: Duration = Duration::from_secs(5);
+
+/// One start.
+pub(super) struct Start<'a> {
+    replica: &'a Replica,
+    registry: &'a Arc<Registry>,
+    config: &'a RecoveryConfig,
+    hold: &'a Hold,
+    client: Client,
+    began: Instant,
+    /// What the peer service said, and when.
+    service: Option<(Instant, BTreeSet<Address>)>,
+}
+
+impl<'a> Start<'a> {
+    pub(super) fn new(
+        replica: &'a Replica,
+        registry: &'a Arc<Registry>,
+        config: &'a RecoveryConfig,
+        hold: &'a Hold,
+    ) -> Self {
+        let client = Client::new(&config.times);
+        Self { replica, registry, config, hold, client, began: Instant::now(), service: None }
+    }
+
+    pub(super) async fn run(mut self) -> Outcome {
+        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let times = self.config.times;
+        let limits = plan::Limits { progress: ms(times.peer_progress), patience: ms(PATIENCE), pass: ms(times.round) };
+        let mut plan = Plan::new(self.replica.id(), limits);
+        let mut step = Step::Ask(0);
+        let began = self.began;
+        let now = || ms(began.elapsed());
+        loop {
+            step = match step {
+                Step::Ask(after) => {
+                    sleep(Duration::from_millis(after)).await;
+                    let peers = self.ask().await;
+                    plan.heard(now(), peers)
+                }
+                Step::Snapshot(url) => match self.take(&url, Kind::Snapshot).await {
+                    Ok(Taken::State) => return Outcome::Recovered(url),
+                    Ok(Taken::Nothing) => plan.failed(now(), &url, false),
+                    Err(error) => plan.failed(now(), &url, error.had_state()),
+                },
+                Step::Dump(url) => match self.take(&url, Kind::Dump).await {
+                    Ok(Taken::State) => return Outcome::Recovered(url),
+                    Ok(Taken::Nothing) => plan.was_empty(now(), &url),
+                    Err(error) => plan.failed(now(), &url, error.had_state()),
+                },
+                Step::File => match self.take_file().await {
+                    Some(path) => return Outcome::Recovered(path),
+                    None => plan.no_file(now()),
+                },
+                Step::Empty(registrations) => {
+                    if let Some(url) = registrations
+                        && let Err(error) = self.registrations(&url).await
+                    {
+                        warn!(peer = url, %error, "registrations of an empty peer are not taken");
+                    }
+                    self.registry.adopt(Recovered::default()).await;
+                    info!("starts without a state: nobody has one");
+                    return Outcome::Empty;
+                }
+                Step::Failed => {
+                    self.registry.adopt(Recovered::default()).await;
+                    self.replica.count(|counters| counters.cold_starts += 1);
+                    error!("starts without the state that a peer has: every attempt to take it failed");
+                    return Outcome::Failed;
+                }
+            }
+        }
+    }
+
+    /// What all peers say.
+    async fn ask(&mut self) -> Vec<Peer> {
+        self.resolve().await;
+        let named: BTreeSet<_> = self
+            .service
+            .iter()
+            .flat_map(|(_, found)| found)
+            .filter(|address| !address.own)
+            .map(|address| address.url.clone())
+            .collect();
+        let urls = self.replica.all_urls();
+        if self.replica.phase() == Phase::Waiting {
+            self.hold.set_reason(&format!("recovery: asks {} peers", urls.len()));
+        }
+        let serves = |digest: &crate::wire::digest::Digest| {
+            digest.phase == Phase::Ready && digest.blocks > 0 && digest.replica_id != self.replica.id()
+        };
+        let answers = self.client.digests(urls, self.config.times.connect, serves).await;
+        let mut peers = Vec::new();
+        for (url, answer) in answers {
+            let seen = match &answer {
+                Ok(digest) => {
+                    self.recognise(&url, &digest.replica_id);
+                    Seen::Replica(Summary::from(digest))
+                }
+                Err(Error::NotThere) => Seen::Other { busy: false },
+                Err(Error::Busy { .. }) => Seen::Other { busy: true },
+                Err(error) => {
+                    tracing::debug!(peer = url, %error, "peer does not answer");
+                    Seen::Nobody
+                }
+            };
+            peers.push(Peer { of_service: named.contains(&url), url, seen });
+        }
+        peers
+    }
+
+    fn recognise(&self, url: &str, replica_id: &str) {
+        if replica_id == self.replica.id() {
+            self.replica.is_me(url);
+        } else {
+            self.replica.is_another(url);
+        }
+    }
+
+    async fn resolve(&mut self) {
+        let Some(service) = &self.config.peer_service else {
+            return;
+        };
+        let limit = match &self.service {
+            Some((at, _)) if at.elapsed() < RESOLVED_FOR => return,
+            Some(_) => Duration::ZERO,
+            None => {
+                self.hold.set_reason(&format!("recovery: looks up {service}"));
+                self.config.times.resolve
+            }
+        };
+        let mut found = resolve(service, limit).await;
+        if found.is_empty()
+            && let Some((_, before)) = self.service.take()
+        {
+            found = before;
+        }
+        self.replica.set_service(found.iter().map(|address| address.url.clone()).collect());
+        self.service = Some((Instant::now(), found));
+    }
+
+    /// Takes a peer's state, and lets the streams go on from it.
+    async fn take(&self, url: &str, kind: Kind) -> Result<Taken, Error> {
+        self.replica.set_phase(Phase::Loading);
+        let taken = match kind {
+            Kind::Snapshot => self.take_snapshot(url).await,
+            Kind::Dump => self.take_dump(url).await,
+        };
+        if let Err(error) = &taken {
+            warn!(peer = url, %error, "a peer's state is not taken");
+            self.replica.set_phase(Phase::Waiting);
+        }
+        taken
+    }
+
+    async fn take_snapshot(&self, url: &str) -> Result<Taken, Error> {
+        let loaded = match self.load_snapshot(url).await {
+            Err(error) if is_foreign(&error) => {
+                info!(peer = url, %error, "a peer's snapshot cannot be read: its dump is");
+                return self.take_dump(url).await;
+            }
+            loaded => loaded,
+        };
+        self.replica.count(|counters| counters.attempt("snapshot", loaded.is_ok()));
+        self.adopt(url, loaded?).await;
+        Ok(Taken::State)
+    }
+
+    /// Registrations first, so that connections are there before the state that they go on from.
+    async fn load_snapshot(&self, url: &str) -> Result<Loaded, Error> {
+        self.registrations(url).await?;
+        self.handshakes().await;
+        let began = Instant::now();
+        loop {
+            let registry = Arc::clone(self.registry);
+            let from = Client::url(url, "/snapshot", &[])?;
+            let mut progress = self.progress(url);
+            let loaded =
+                self.client.load(from, |bytes| progress.add(bytes), move |feed| load::snapshot(&registry, feed));
+            match loaded.await {
+                Err(Error::Busy { after }) if began.elapsed() < BUSY_MAX => {
+                    self.hold.set_reason(&format!("recovery: {url} is busy"));
+                    sleep(after.min(BUSY_WAIT_MAX)).await;
+                }
+                loaded => return loaded,
+            }
+        }
+    }
+
+    /// Takes over who is registered at a peer.
+    async fn registrations(&self, url: &str) -> Result<(), Error> {
+        let from = Client::url(url, "/snapshot", &[("part", "registrations")])?;
+        let registry = Arc::clone(self.registry);
+        let mut progress = self.progress(url);
+        let loaded = self.client.load(from, |bytes| progress.add(bytes), move |feed| load::snapshot(&registry, feed));
+        self.restore(loaded.await?).await;
+        Ok(())
+    }
+
+    async fn restore(&self, loaded: Loaded) {
+        let restored = self.registry.restore(loaded.registrations, loaded.tombstones).await;
+        for (key, owner, error) in &restored.refused {
+            warn!(model = %key.model, tenant = %key.tenant, %owner, %error, "registration is not taken over");
+        }
+        info!(added = restored.added, kept = restored.kept, "registrations are taken over");
+    }
+
+    async fn take_dump(&self, url: &str) -> Result<Taken, Error> {
+        self.handshakes().await;
+        let known = load::known_indexes(self.registry);
+        let registry = Arc::clone(self.registry);
+        let from = Client::url(url, "/dump", &[])?;
+        let mut progress = self.progress(url);
+        let loaded =
+            self.client.load(from, |bytes| progress.add(bytes), move |feed| load::dump(&registry, &known, feed));
+        let loaded = loaded.await;
+        self.replica.count(|counters| counters.attempt("dump", loaded.is_ok()));
+        let loaded = loaded?;
+        if loaded.owners == 0 {
+            self.replica.count(|counters| counters.refuse("block_size", loaded.refused));
+            self.replica.set_phase(Phase::Waiting);
+            info!(peer = url, "a peer has nothing");
+            return Ok(Taken::Nothing);
+        }
+        self.adopt(url, loaded).await;
+        Ok(Taken::State)
+    }
+
+    /// Takes the state of the file; gives its name.
+    async fn take_file(&self) -> Option<String> {
+        let disk = self.config.disk.as_ref()?;
+        let path = disk::path(&disk.dir).display().to_string();
+        self.replica.set_phase(Phase::Loading);
+        self.hold.set_reason(&format!("recovery: reads {path}"));
+        let Some(mut loaded) = disk::read(self.replica, self.registry, disk).await else {
+            self.replica.set_phase(Phase::Waiting);
+            return None;
+        };
+        let registrations = std::mem::take(&mut loaded.registrations);
+        let tombstones = std::mem::take(&mut loaded.tombstones);
+        self.restore(Loaded { registrations, tombstones, ..Loaded::default() }).await;
+        self.handshakes().await;
+        self.adopt(&path, loaded).await;
+        Some(path)
+    }
+
+    async fn adopt(&self, from: &str, loaded: Loaded) {
+        let Loaded { recovered, blocks, owners, refused, .. } = loaded;
+        let adopted = self.registry.adopt(recovered).await;
+        self.replica.count(|counters| {
+            counters.blocks += blocks;
+            counters.refuse("block_size", refused + adopted.refused as u64);
+        });
+        info!(
+            from,
+            blocks,
+            owners,
+            taken = adopted.owners,
+            indexes = adopted.indexes,
+            streams = adopted.streams,
+            seconds = self.began.elapsed().as_secs_f64(),
+            "state is taken"
+        );
+    }
+
+    /// Waits until every stream has connected, and a little longer, or until the time for that is over.
+    async fn handshakes(&self) {
+        let times = self.config.times;
+        let began = Instant::now();
+        let (mut done_before, mut last) = (0, began);
+        loop {
+            let (done, open) = self.streams();
+            if done != done_before {
+                (done_before, last) = (done, Instant::now());
+            }
+            let settled = open == 0 && (done == 0 || last.elapsed() >= times.settle);
+            if settled || began.elapsed() >= times.handshakes {
+                return;
+            }
+            self.hold.set_reason(&format!("recovery: {done} of {} streams have connected", done + open));
+            sleep(POLL).await;
+        }
+    }
+
+    /// Registered ranks whose stream has connected or never will, and the others.
+    fn streams(&self) -> (usize, usize) {
+        let workers = self.registry.workers(None, None);
+        let ranks = workers.iter().flat_map(|worker| worker.ranks.values());
+        let ranks = ranks.filter(|rank| rank.source != Source::Recovered);
+        let (done, open): (Vec<_>, Vec<_>) = ranks.partition(|rank| {
+            rank.stream.connects > 0 || matches!(rank.stream.status, Status::Failed | Status::Paused)
+        });
+        (done.len(), open.len())
+    }
+
+    fn progress<'b>(&'b self, url: &'b str) -> Progress<'b> {
+        let now = Instant::now();
+        Progress { start: self, url, bytes: 0, shown: None, logged: now }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Snapshot,
+    Dump,
+}
+
+enum Taken {
+    State,
+    Nothing,
+}
+
+/// Another path may still be readable: there is no snapshot, or one of another version. What is no snapshot at all was
+/// spoilt, and says nothing of the sort.
+fn is_foreign(error: &Error) -> bool {
+    match error {
+        Error::NotThere => true,
+        Error::Load(load) => matches!(load.why, Why::Snapshot(snapshot::Error::Version { .. })),
+        _ => false,
+    }
+}
+
+/// Bytes of one answer, shown as they come.
+struct Progress<'a> {
+    start: &'a Start<'a>,
+    url: &'a str,
+    bytes: u64,
+    shown: Option<Instant>,
+    logged: Instant,
+}
+
+impl Progress<'_> {
+    fn add(&mut self, bytes: u64) {
+        self.start.replica.add_bytes(bytes);
+        self.bytes += bytes;
+        let now = Instant::now();
+        if self.shown.is_none_or(|shown| now - shown >= SHOW) {
+            self.shown = Some(now);
+            self.start.hold.set_reason(&format!("recovery: {} from {}", size(self.bytes), self.url));
+        }
+        if now - self.logged >= LOG {
+            self.logged = now;
+            info!(peer = self.url, bytes = self.bytes, "a peer's state is being read");
+        }
+    }
+}
+
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..1024 => format!("{bytes} B"),
+        1024..1_048_576 => format!("{} KiB", bytes >> 10),
+        _ => format!("{} MiB", bytes >> 20),
+    }
+}

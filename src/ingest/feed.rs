@@ -318,7 +318,7 @@ impl Feed {
             let own = || self.owners.iter().filter(|fed| !fed.foreign).map(|fed| fed.id);
             // What is not exact is not compared, and may become exact without a trace in later digests.
             if own().all(|id| index.trust(id).state() != State::Degraded) {
-                let digest = own().fold(0, |sum: u64, id| sum.wrapping_add(u64::from(id.0)));
+                let digest = own().fold(0, |sum: u64, id| sum.wrapping_add(index.digest(id).value));
                 applied.remember(mark.seq, digest);
             }
         }

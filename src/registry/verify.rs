@@ -155,6 +155,6 @@ mod tests {
         let live = vec![block(3, None), block(4, Some(3)), block(40, None)];
         let (missing, surplus) = differences(rebuilt, live).await;
         assert_eq!((missing.0, missing.1.len(), &missing.1[3]), (29, BLOCKS_NAMED, &block(4, None)));
-        assert_eq!(surplus, (2, vec![block(4, Some(3)), block(40, None)]));
+        assert_eq!(surplus, (2, vec![block(40, None), block(4, Some(3))]));
     }
 }

@@ -1,7 +1,7 @@
 //! Who this replica is and how far it has come, for `/digest`, `/metrics` and `/ready`.
 
+use std::collections::BTreeSet;
 use std::collections::hash_map::RandomState;
-use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -149,12 +149,14 @@ impl Replica {
     #[must_use]
     pub fn digest(&self, registry: &Registry) -> Digest {
         let views = registry.digests();
-        let mut owners: BTreeMap<(&IndexKey, &Owner), (bool, u64)> = BTreeMap::new();
-        for view in &views {
-            for (owner, trust, blocks) in &view.owners {
-                owners.entry((&view.key, owner)).or_insert((trust.state() == State::Exact, *blocks));
-            }
-        }
+        let exact = |view: &StreamView| {
+            let owners = view.owners.iter().filter(|(_, trust, _)| trust.state() == State::Exact);
+            owners.map(|(owner, ..)| (view.key.clone(), owner.clone())).collect::<Vec<_>>()
+        };
+        // An owner that two streams feed is one.
+        let exact: BTreeSet<(IndexKey, Owner)> = views.iter().flat_map(exact).collect();
+        // Owners that no stream feeds count too: whoever has only those is no empty peer.
+        let sizes: Vec<_> = registry.indexes().iter().map(|(_, index)| index.read().stats()).collect();
         let applied = views.iter().filter_map(|view| view.position.mark);
         let mut registrations = registry.registrations();
         registrations.retain(|registration| registration.source == Source::Manual);
@@ -163,10 +165,10 @@ impl Replica {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             phase: self.phase(),
             progress: self.0.bytes.load(Ordering::Relaxed),
-            owners: owners.len() as u64,
-            exact_owners: owners.values().filter(|(exact, _)| *exact).count() as u64,
+            owners: sizes.iter().map(|size| size.owners).sum(),
+            exact_owners: exact.len() as u64,
             applied: applied.fold(0, |sum, mark| sum.saturating_add(mark.seq.0)),
-            blocks: owners.values().map(|(_, blocks)| blocks).sum(),
+            blocks: sizes.iter().map(|size| size.held_blocks).sum(),
             streams: views.into_iter().map(stream_digest).collect(),
             registrations,
             tombstones: registry.tombstones(),

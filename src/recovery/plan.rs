@@ -6,15 +6,17 @@
 //! 1. This replica itself is no peer, and a replica at two addresses is one.
 //! 2. A ready replica that has something (blocks, or an applied batch) is a source. The best one is taken: most exact
 //!    owners, then the largest sum of applied numbers, then most blocks, then the first address. If it fails, the next.
-//! 3. When all sources of a pass have failed, two further passes follow, each after twice the wait.
+//! 3. When all sources of a pass have failed, two further passes follow, each after twice the wait. One that is only busy
+//!    has not failed: the others are tried first, and if none is left it is asked again when it says, for five minutes.
+//!    One whose snapshot cannot be read (another version, or none) has only its dump from then on.
 //! 4. A replica that loads is waited for; one that only waits is waited for if its id is the smaller one, so that of two
 //!    that wait for each other one goes on. Either only until it has shown no progress for 30 s, by its address: a
 //!    replica that starts again and again does not hold others up.
 //! 5. A peer that the peer service names and that cannot be reached, or answers 503, is asked again for a few seconds:
 //!    the Pods of a set start together. One that was named by hand is not: its owner knows when it runs. Nor is an
 //!    address of this machine, where nobody but this replica would answer.
-//! 6. Peers without `/digest` (the reference service, an older release) are read one after the other, in order of their
-//!    addresses. One that fails is read again in two further passes only if it had begun to give blocks.
+//! 6. Peers that have only a dump (no `/digest`: the reference service, an older release; or rule 3) are read one after the
+//!    other, in order of their addresses. One that fails is read again in two further passes only if it had begun to give blocks.
 //! 7. The file on disk. 8. The end: failed if anybody was known to have something, else empty.
 
 use std::collections::{BTreeSet, HashMap};
@@ -29,6 +31,9 @@ const PASSES_MAX: u32 = 3;
 
 /// Between two looks at peers that are waited for.
 const POLL: Ms = 200;
+
+/// A source that is busy and the only one is waited for so long: others recover from it, and end.
+const BUSY_MAX: Ms = 300_000;
 
 /// Waits of a plan.
 #[derive(Debug, Clone, Copy)]
@@ -127,6 +132,10 @@ pub(super) struct Plan {
     /// A source has failed; a dump that had begun has failed.
     source_failed: bool,
     dump_failed: bool,
+    /// Sources that are busy: since when, and when to ask again.
+    busy: HashMap<String, (Ms, Ms)>,
+    /// Replicas of which only the dump can be read.
+    dump_only: BTreeSet<String>,
     /// Dumps that are not read again.
     useless: BTreeSet<String>,
     /// Most progress of each peer that recovers, and since when.
@@ -148,6 +157,8 @@ impl Plan {
             failures: HashMap::new(),
             source_failed: false,
             dump_failed: false,
+            busy: HashMap::new(),
+            dump_only: BTreeSet::new(),
             useless: BTreeSet::new(),
             progress: HashMap::new(),
             file_tried: false,
@@ -184,6 +195,25 @@ impl Plan {
         self.next(now)
     }
 
+    /// The peer of the last step asks to come again `after` this time.
+    #[must_use]
+    pub(super) fn was_busy(&mut self, now: Ms, url: &str, after: Ms) -> Step {
+        let since = self.busy.get(url).map_or(now, |(since, _)| *since);
+        if now - since >= BUSY_MAX {
+            return self.failed(now, url, true);
+        }
+        self.tried.insert(url.to_owned());
+        self.busy.insert(url.to_owned(), (since, after));
+        self.next(now)
+    }
+
+    /// The snapshot of the last step cannot be read by this release.
+    #[must_use]
+    pub(super) fn has_only_a_dump(&mut self, now: Ms, url: &str) -> Step {
+        self.dump_only.insert(url.to_owned());
+        self.next(now)
+    }
+
     /// The dump of the last step has nothing in it.
     #[must_use]
     pub(super) fn was_empty(&mut self, now: Ms, url: &str) -> Step {
@@ -201,6 +231,10 @@ impl Plan {
         if let Some(url) = self.best_source() {
             return Step::Snapshot(url);
         }
+        let busy = self.sources().filter_map(|(peer, _)| self.busy.get(&peer.url));
+        if let Some(after) = busy.filter(|(since, _)| now - since < BUSY_MAX).map(|(_, after)| *after).min() {
+            return Step::Ask(after);
+        }
         if self.source_failed && self.passes < PASSES_MAX {
             self.passes += 1;
             return Step::Ask(self.limits.pass << (self.passes - 2));
@@ -208,8 +242,10 @@ impl Plan {
         if self.waits(now) {
             return Step::Ask(POLL);
         }
-        let mut others = self.peers.iter().filter(|peer| matches!(peer.seen, Seen::Other { .. }));
-        let unread = others.find(|peer| !self.tried.contains(&peer.url) && !self.useless.contains(&peer.url));
+        let unread = self.peers.iter().find(|peer| {
+            let has_dump = matches!(peer.seen, Seen::Other { .. }) || self.dump_only.contains(&peer.url);
+            has_dump && !self.tried.contains(&peer.url) && !self.useless.contains(&peer.url)
+        });
         if let Some(peer) = unread {
             return Step::Dump(peer.url.clone());
         }
@@ -228,7 +264,11 @@ impl Plan {
 
     fn sources(&self) -> impl Iterator<Item = (&Peer, &Summary)> {
         self.peers.iter().filter_map(|peer| match &peer.seen {
-            Seen::Replica(summary) if summary.phase == Phase::Ready && summary.has_state => Some((peer, summary)),
+            Seen::Replica(summary)
+                if summary.phase == Phase::Ready && summary.has_state && !self.dump_only.contains(&peer.url) =>
+            {
+                Some((peer, summary))
+            }
             _ => None,
         })
     }

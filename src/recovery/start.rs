@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
@@ -28,10 +29,7 @@ const RESOLVED_FOR: Duration = Duration::from_secs(1);
 /// Rhythm of looking at streams that connect.
 const POLL: Duration = Duration::from_millis(25);
 
-/// A busy peer is asked again for so long within one attempt: others recover from it, and end.
-const BUSY_MAX: Duration = Duration::from_secs(120);
-
-/// Longest wait between two such questions, whatever the peer says.
+/// Longest wait before a busy peer is asked again, whatever it says.
 const BUSY_WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// Rhythm of progress in `/ready`, and in the log.
@@ -46,6 +44,8 @@ pub(super) struct Start<'a> {
     hold: &'a Hold,
     client: Client,
     began: Instant,
+    /// Ranks whose connections were waited for: not again before others come.
+    waited_for: AtomicUsize,
     /// What the peer service said, and when.
     service: Option<(Instant, BTreeSet<Address>)>,
 }
@@ -58,7 +58,16 @@ impl<'a> Start<'a> {
         hold: &'a Hold,
     ) -> Self {
         let client = Client::new(&config.times);
-        Self { replica, registry, config, hold, client, began: Instant::now(), service: None }
+        Self {
+            replica,
+            registry,
+            config,
+            hold,
+            client,
+            began: Instant::now(),
+            waited_for: AtomicUsize::new(0),
+            service: None,
+        }
     }
 
     pub(super) async fn run(mut self) -> Outcome {
@@ -77,8 +86,9 @@ impl<'a> Start<'a> {
                     plan.heard(now(), peers)
                 }
                 Step::Snapshot(url) => match self.take(&url, Kind::Snapshot).await {
-                    Ok(Taken::State) => return Outcome::Recovered(url),
-                    Ok(Taken::Nothing) => plan.failed(now(), &url, false),
+                    Ok(_) => return Outcome::Recovered(url),
+                    Err(Error::Busy { after }) => plan.was_busy(now(), &url, ms(after.min(BUSY_WAIT_MAX))),
+                    Err(error) if is_foreign(&error) => plan.has_only_a_dump(now(), &url),
                     Err(error) => plan.failed(now(), &url, error.had_state()),
                 },
                 Step::Dump(url) => match self.take(&url, Kind::Dump).await {
@@ -185,21 +195,20 @@ impl<'a> Start<'a> {
             Kind::Dump => self.take_dump(url).await,
         };
         if let Err(error) = &taken {
-            warn!(peer = url, %error, "a peer's state is not taken");
+            match error {
+                Error::Busy { .. } => info!(peer = url, "a peer is busy"),
+                error => warn!(peer = url, %error, "a peer's state is not taken"),
+            }
             self.replica.set_phase(Phase::Waiting);
         }
         taken
     }
 
     async fn take_snapshot(&self, url: &str) -> Result<Taken, Error> {
-        let loaded = match self.load_snapshot(url).await {
-            Err(error) if is_foreign(&error) => {
-                info!(peer = url, %error, "a peer's snapshot cannot be read: its dump is");
-                return self.take_dump(url).await;
-            }
-            loaded => loaded,
-        };
-        self.replica.count(|counters| counters.attempt("snapshot", loaded.is_ok()));
+        let loaded = self.load_snapshot(url).await;
+        if !matches!(loaded, Err(Error::Busy { .. } | Error::NotThere)) {
+            self.replica.count(|counters| counters.attempt("snapshot", loaded.is_ok()));
+        }
         self.adopt(url, loaded?).await;
         Ok(Taken::State)
     }
@@ -208,21 +217,10 @@ impl<'a> Start<'a> {
     async fn load_snapshot(&self, url: &str) -> Result<Loaded, Error> {
         self.registrations(url).await?;
         self.handshakes().await;
-        let began = Instant::now();
-        loop {
-            let registry = Arc::clone(self.registry);
-            let from = Client::url(url, "/snapshot", &[])?;
-            let mut progress = self.progress(url);
-            let loaded =
-                self.client.load(from, |bytes| progress.add(bytes), move |feed| load::snapshot(&registry, feed));
-            match loaded.await {
-                Err(Error::Busy { after }) if began.elapsed() < BUSY_MAX => {
-                    self.hold.set_reason(&format!("recovery: {url} is busy"));
-                    sleep(after.min(BUSY_WAIT_MAX)).await;
-                }
-                loaded => return loaded,
-            }
-        }
+        let registry = Arc::clone(self.registry);
+        let from = Client::url(url, "/snapshot", &[])?;
+        let mut progress = self.progress(url);
+        self.client.load(from, |bytes| progress.add(bytes), move |feed| load::snapshot(&registry, feed)).await
     }
 
     /// Takes over who is registered at a peer.
@@ -312,7 +310,9 @@ impl<'a> Start<'a> {
                 (done_before, last) = (done, Instant::now());
             }
             let settled = open == 0 && (done == 0 || last.elapsed() >= times.settle);
-            if settled || began.elapsed() >= times.handshakes {
+            let known = self.waited_for.load(Ordering::Relaxed) == done + open;
+            if known || settled || began.elapsed() >= times.handshakes {
+                self.waited_for.store(done + open, Ordering::Relaxed);
                 return;
             }
             self.hold.set_reason(&format!("recovery: {done} of {} streams have connected", done + open));

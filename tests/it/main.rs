@@ -18,6 +18,7 @@ mod http;
 mod limits;
 mod model;
 mod recovery;
+mod recovery_client;
 mod streams;
 mod tidy;
 mod trust;

@@ -65,6 +65,11 @@ fn check(script: &str) {
             ("heard", text) => plan.heard(at, peers(text)),
             ("failed", url) => plan.failed(at, url, false),
             ("broke", url) => plan.failed(at, url, true),
+            ("busy", text) => {
+                let (url, after) = text.split_once(' ').unwrap();
+                plan.was_busy(at, url, after.parse().unwrap())
+            }
+            ("foreign", url) => plan.has_only_a_dump(at, url),
             ("nothing", url) => plan.was_empty(at, url),
             ("nofile", _) => plan.no_file(at),
             other => panic!("{other:?}"),
@@ -136,6 +141,66 @@ fn a_source_that_failed_is_not_tried_for_ever_while_another_is_waited_for() {
          1503 failed a -> ask 200
          1703 heard a ready 3/3/3 | b loading 4 -> ask 200
          1903 heard a ready 3/3/3 | b ready 1/1/1 -> snapshot b",
+    );
+}
+
+#[test]
+fn a_busy_source_is_left_for_another_and_asked_again_if_there_is_none() {
+    check(
+        "0 heard a ready 3/3/3 | b ready 2/2/2 -> snapshot a
+         1 busy a 1000 -> snapshot b",
+    );
+    check(
+        "0 heard a ready 3/3/3 | d dump -> snapshot a
+         1 busy a 1000 -> ask 1000
+         1001 heard a ready 3/3/3 | d dump -> snapshot a
+         1002 busy a 3000 -> ask 3000
+         4002 heard a ready 3/3/3 | b ready 9/9/9 -> snapshot b
+         4003 failed b -> ask 3000
+         7003 heard a ready 3/3/3 | b ready 9/9/9 -> snapshot b
+         7004 failed b -> snapshot a",
+    );
+    // Not for ever: it is a failed source in the end.
+    check(
+        "0 heard a ready 3/3/3 -> snapshot a
+         1 busy a 1000 -> ask 1000
+         300000 heard a ready 3/3/3 -> snapshot a
+         300001 busy a 1000 -> ask 500
+         300501 heard a ready 3/3/3 -> snapshot a
+         300502 busy a 1000 -> ask 1000
+         301502 heard a ready 3/3/3 -> snapshot a
+         301503 busy a 1000 -> file
+         301504 nofile -> failed",
+    );
+    // It is no source any more.
+    check(
+        "0 heard a ready 3/3/3 -> snapshot a
+         1 busy a 1000 -> ask 1000
+         1001 heard a dead -> file
+         1002 nofile -> empty",
+    );
+}
+
+#[test]
+fn a_replica_whose_snapshot_cannot_be_read_is_read_through_its_dump_after_the_others() {
+    check(
+        "0 heard a ready 3/3/3 | b ready 2/2/2 -> snapshot a
+         1 foreign a -> snapshot b",
+    );
+    check(
+        "0 heard a ready 3/3/3 | c dump -> snapshot a
+         1 foreign a -> dump a
+         2 failed a -> dump c
+         3 nothing c -> file",
+    );
+    check(
+        "0 heard a ready 3/3/3 | b ready 2/2/2 -> snapshot a
+         1 foreign a -> snapshot b
+         2 failed b -> ask 500
+         502 heard a ready 3/3/3 | b ready 2/2/2 -> snapshot b
+         503 failed b -> ask 1000
+         1503 heard a ready 3/3/3 | b ready 2/2/2 -> snapshot b
+         1504 failed b -> dump a",
     );
 }
 

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::groups::{Announcement, Class, Groups, key_of};
 use super::holders::{Held, Holders};
-use super::owner::{Aged, Ages};
+use super::owner::{Aged, Ages, HELD};
 use super::record::{Foreign, Parent, Writer};
 use super::tree::{At, NodeId, Place, RECENT, ROOT};
 use crate::event::{Batch, ExtraKey, IgnoreReason, SkipReason, Stored};
@@ -383,6 +383,10 @@ impl Writer<'_> {
         let mut parent = parent;
         for (index, hash) in hashes.iter().enumerate() {
             let place = self.tree.place(At { off: at.off + index as u32, ..at });
+            if parent.is_none() && !self.me.free.is_empty() && self.rows(place, *hash) & HELD == 0 {
+                // The root carries it from here on.
+                self.me.free.remove(&(place, *hash));
+            }
             self.hold(place, *hash, run.row, parent);
             parent = Some((place, *hash));
         }

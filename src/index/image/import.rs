@@ -95,11 +95,17 @@ impl Import<'_, '_> {
         self.content.spans(self.writer.tree, range)
     }
 
-    /// Own hashes of what the owner knows, and of the blocks right above: what hangs there names them.
+    /// Own hashes of what the owner knows, and of the blocks right above: what hangs there names them. An image of one
+    /// owner has that owner's hashes everywhere.
     fn hashes(&mut self) {
         let mut list = Vec::new();
-        for range in self.owner.rows.iter().flatten() {
-            for span in self.spans(*range) {
+        let whole = [(0, self.image.block_count() as BlockNumber)];
+        let known: Vec<_> = match self.image.owners.len() {
+            1 => whole.to_vec(),
+            _ => self.owner.rows.iter().flatten().copied().collect(),
+        };
+        for range in known {
+            for span in self.spans(range) {
                 if let Some(before) = span.before {
                     let at = self.writer.tree.at(self.content.place(before));
                     let hash = self.owner.hash_at(self.image, before);

@@ -7,8 +7,10 @@
 //! `,` belongs to the batch of the step before.
 //! An answer is `owner device/host/disk` for every row that is listed.
 
+mod digests;
 mod find;
 mod groups;
+mod images;
 mod memory;
 mod rules;
 

@@ -1,12 +1,14 @@
 //! The service as a whole: the only place that knows every room. It builds them, spawns their tasks, and awaits them.
 //!
-//! Order of a start: addresses are checked, HTTP is bound, the registry gets the workers of the command line, then the
-//! start-up conditions are watched. Order of a stop: `/ready` says 503, requests are still taken for the drain time, the
-//! listening socket closes, open requests finish, streams stop, tasks are awaited. A task that ends by itself is a fault
-//! and ends the process.
+//! Order of a start: addresses are checked, HTTP is bound, the registry gets the workers of the command line, whose
+//! streams only hold what they hear while state is looked for at peers and on disk; without any, their first replays are
+//! waited for. Order of a stop: `/ready` says 503, requests are still taken for the drain time, the listening socket
+//! closes, open requests finish while the last snapshot is written, streams stop, tasks are awaited. A task that ends by
+//! itself is a fault and ends the process.
 
 mod log;
 mod memory;
+mod replicas;
 mod signals;
 mod start;
 
@@ -27,12 +29,15 @@ use crate::index;
 use crate::ingest::{self, SystemClock};
 use crate::metrics::Metrics;
 use crate::readiness::{Hold, Readiness};
-use crate::recovery::PeerList;
+use crate::recovery;
 use crate::registry::{Registry, RegistryConfig};
+use crate::wire::digest::Phase;
 use crate::zmtp;
 
 pub use log::init as init_log;
 pub use signals::{Signal, Signals};
+
+use replicas::{Place, RecoveryHolds};
 
 /// A stop is over so long after its signal: Kubernetes would kill after 30 s, and nobody waits that long.
 const STOP_MAX: Duration = Duration::from_secs(10);
@@ -73,6 +78,7 @@ pub fn main(args: ServeArgs) -> anyhow::Result<()> {
 pub struct App {
     address: SocketAddr,
     registry: Arc<Registry>,
+    place: Place,
     readiness: Readiness,
     drain: Duration,
     /// Ends the HTTP server.
@@ -90,22 +96,24 @@ impl App {
     /// A bad address, a port that cannot be bound, an access log that cannot be opened.
     pub async fn start(config: Config) -> anyhow::Result<Self> {
         // Taken apart whole, so that an option without a use is a warning of the compiler.
-        let Config { host, port, threads: _, workers, peers, min_initial_workers, limits, log, test_endpoints } =
+        let Config { host, port, threads: _, workers, replicas, min_initial_workers, limits, log, test_endpoints } =
             config;
         let desired = workers.map(start::worker_specs).transpose()?.unwrap_or_default();
         let access_log = access_log(&log)?;
+        let (replica, forwarder, recovery) = replicas::prepare(&replicas)?;
         let address = SocketAddr::new(host, port);
         let listener = TcpListener::bind(address).await.with_context(|| format!("failed to bind {address}"))?;
         let address = listener.local_addr().context("failed to read the bound address")?;
 
-        let registry = Registry::new(registry_config(&limits));
+        let registry = Registry::new(registry_config(&limits, replicas.may_recover()));
         let (readiness, starting) = Readiness::starting("starting");
         let (http_stop, root) = (CancellationToken::new(), CancellationToken::new());
         let mut tasks = JoinSet::new();
         let services = Services {
             registry: Arc::clone(&registry),
             readiness: readiness.clone(),
-            peers: PeerList::new(peers.iter().cloned()),
+            replica: replica.clone(),
+            forwarder,
             metrics: Arc::new(Metrics::new(PATHS)),
             access_log,
             config: HttpConfig {
@@ -123,17 +131,21 @@ impl App {
             "http"
         });
         info!(%address, version = env!("CARGO_PKG_VERSION"), "http is bound");
-        if !peers.is_empty() {
-            warn!(?peers, "peers are listed only: this version does not recover from them and starts empty");
-        }
 
-        let mut app = Self { address, registry, readiness, drain: limits.drain, http_stop, root, tasks };
-        let holds = StartHolds {
-            gate: (min_initial_workers > 0).then(|| app.readiness.hold("waiting for workers")),
-            cold_start: (!desired.is_empty()).then(|| app.readiness.hold("waiting for the first replays")),
+        let place = Place { replica, registry: Arc::clone(&registry), config: Arc::new(recovery) };
+        let mut app = Self { address, registry, place, readiness, drain: limits.drain, http_stop, root, tasks };
+        // All are there before registration begins, so that the service is never ready too early.
+        let hold = |wanted: bool, reason: &str| wanted.then(|| app.readiness.hold(reason));
+        let may_recover = replicas.may_recover();
+        let holds = RecoveryHolds {
+            recovery: hold(may_recover, "recovery: begins"),
+            cold_start: hold(may_recover || !desired.is_empty(), "first replays: not asked for yet"),
         };
+        let gate = hold(min_initial_workers > 0, "waiting for workers");
         start::register(&app.registry, desired).await?;
-        app.watch(holds, min_initial_workers, &limits);
+        let (place, registry) = (app.place.clone(), Arc::clone(&app.registry));
+        app.spawn("replica", async move { place.live(holds).await });
+        app.spawn("watch", watch(registry, gate, min_initial_workers, limits));
         drop(starting);
         Ok(app)
     }
@@ -180,6 +192,7 @@ impl App {
     async fn stop_after(mut self, drain: Duration) -> anyhow::Result<()> {
         let deadline = Instant::now() + STOP_MAX;
         self.readiness.stop();
+        self.place.replica.set_phase(Phase::Stopping);
         if !drain.is_zero() {
             tokio::select! {
                 biased;
@@ -194,9 +207,13 @@ impl App {
             self.root.cancel();
             self.http_stop.cancel();
             let mut panicked = None;
-            while let Some(ended) = self.tasks.join_next().await {
-                panicked = panicked.or(ended.err());
-            }
+            let ended = async {
+                while let Some(ended) = self.tasks.join_next().await {
+                    panicked = panicked.take().or(ended.err());
+                }
+            };
+            // Requests take what time they need, and may leave none: the file is written beside them.
+            let ((), ()) = tokio::join!(ended, last_snapshot(&self.place, deadline - STOP_RESERVE));
             self.registry.shutdown().await;
             panicked
         };
@@ -208,37 +225,40 @@ impl App {
         Ok(())
     }
 
-    /// Spawns what watches the start and the memory. All but the watch of the memory end when their condition holds, so
-    /// they share a task with it.
-    fn watch(&mut self, holds: StartHolds, min_initial_workers: usize, limits: &Limits) {
-        let (registry, root) = (Arc::clone(&self.registry), self.root.clone());
-        let limit = memory::limit_bytes(limits.memory);
-        match limit {
-            Some(bytes) => info!(bytes, "memory limit"),
-            None => info!("no memory limit"),
-        }
+    /// Spawns work that ends with the service.
+    fn spawn(&mut self, name: &'static str, work: impl Future<Output = ()> + Send + 'static) {
+        let root = self.root.clone();
         self.tasks.spawn(async move {
-            let work = async {
-                tokio::join!(
-                    start::hold_for_workers(&registry, holds.gate, min_initial_workers),
-                    start::hold_for_replays(&registry, holds.cold_start),
-                    memory::watch(&registry, limit),
-                );
-            };
             tokio::select! {
                 biased;
                 () = root.cancelled() => {}
                 () = work => {}
             }
-            "watch"
+            name
         });
     }
 }
 
-/// Reasons that are there before registration begins, so that the service is never ready too early.
-struct StartHolds {
-    gate: Option<Hold>,
-    cold_start: Option<Hold>,
+/// Watches the gate and the memory. The gate ends when its condition holds, so it shares a task with the memory.
+async fn watch(registry: Arc<Registry>, gate: Option<Hold>, min_initial_workers: usize, limits: Limits) {
+    let limit = memory::limit_bytes(limits.memory);
+    match limit {
+        Some(bytes) => info!(bytes, "memory limit"),
+        None => info!("no memory limit"),
+    }
+    tokio::join!(
+        start::hold_for_workers(&registry, gate, min_initial_workers),
+        memory::watch(&registry, limit),
+    );
+}
+
+/// Writes the snapshot on disk once more. A state that is itself not whole is not worth a file.
+async fn last_snapshot(place: &Place, deadline: Instant) {
+    if place.registry.is_recovering() {
+        return;
+    }
+    let left = deadline.saturating_duration_since(Instant::now());
+    recovery::write_last(&place.replica, &place.registry, &place.config, left).await;
 }
 
 fn fault(ended: Option<Result<&'static str, tokio::task::JoinError>>) -> anyhow::Error {
@@ -261,7 +281,7 @@ fn access_log(log: &LogConfig) -> anyhow::Result<Option<AccessLog>> {
     Ok(Some(opened.with_context(|| format!("failed to open the access log {}", path.display()))?))
 }
 
-fn registry_config(limits: &Limits) -> RegistryConfig {
+fn registry_config(limits: &Limits, recovering: bool) -> RegistryConfig {
     RegistryConfig {
         zmtp: zmtp::Options {
             limits: zmtp::Limits {
@@ -279,6 +299,6 @@ fn registry_config(limits: &Limits) -> RegistryConfig {
         },
         ingest_limits: ingest::Limits::default(),
         clock: Arc::new(SystemClock),
-        recovering: false,
+        recovering,
     }
 }

@@ -12,9 +12,12 @@ use clap::{ArgAction, Args, ValueEnum};
 
 use crate::ids::{BlockSize, DEFAULT_TENANT, IndexKey, InstanceIdError};
 
+mod replicas;
 mod value;
 mod workers;
 
+use replicas::ReplicaArgs;
+pub use replicas::{DiskSnapshot, Replicas};
 pub use value::MemoryLimit;
 pub use workers::WorkerEntry;
 
@@ -47,12 +50,11 @@ pub struct ServeArgs {
     /// Tenant of --workers
     #[arg(long, alias = "routing-group", env = "KVINDEXER_TENANT_ID", default_value = DEFAULT_TENANT, value_name = "NAME")]
     pub tenant_id: String,
-    /// Addresses of other replicas, separated by commas: listed in /peers; this version does not recover from them
-    #[arg(long, env = "KVINDEXER_PEERS", value_name = "LIST", default_value = "", hide_default_value = true)]
-    pub peers: String,
     /// Distinct instances that must be registered before queries are answered; 0 or empty: none
     #[arg(long, env = "DYN_ROUTER_MIN_INITIAL_WORKERS", value_name = "NUMBER", default_value = "0")]
     pub min_initial_workers: String,
+    #[command(flatten)]
+    replicas: ReplicaArgs,
     #[command(flatten)]
     limits: LimitArgs,
     #[command(flatten)]
@@ -131,8 +133,8 @@ pub struct Config {
     pub threads: usize,
     /// Workers to register at the start.
     pub workers: Option<InitialWorkers>,
-    /// Addresses of other replicas, as given.
-    pub peers: Vec<String>,
+    /// Other replicas, and the snapshot on disk.
+    pub replicas: Replicas,
     /// Distinct instances that open the gate; 0 = no gate.
     pub min_initial_workers: usize,
     /// Bounds of memory, requests and the stop.
@@ -235,6 +237,12 @@ pub enum Error {
     /// More than the stop may last.
     #[error("--drain-seconds must be at most {DRAIN_SECONDS_MAX}")]
     DrainTooLong,
+    /// Not a host and a port.
+    #[error("--peer-service must be a host and a port like kvindexer-peers:8090, not `{0}`")]
+    PeerService(String),
+    /// Neither on nor off.
+    #[error("--forward-registrations must be `on` or `off`, not `{0}`")]
+    ForwardRegistrations(String),
     /// Not the name of an HTTP header.
     #[error("--trace-id-header must be the name of a header, not `{0}`")]
     TraceIdHeader(String),
@@ -259,7 +267,7 @@ impl TryFrom<ServeArgs> for Config {
             port: args.port,
             threads: args.threads.max(1),
             workers,
-            peers: args.peers.split(',').map(str::trim).filter(|peer| !peer.is_empty()).map(str::to_owned).collect(),
+            replicas: args.replicas.try_into()?,
             min_initial_workers: min_initial_workers(&args.min_initial_workers)?,
             limits: args.limits.try_into()?,
             log: args.log.try_into()?,

@@ -25,7 +25,11 @@ fn defaults_are_those_of_the_contract() {
     let config = config(&[]).unwrap();
     assert_eq!((config.host.to_string().as_str(), config.port, config.threads), ("0.0.0.0", 8090, 4));
     assert_eq!((config.workers, config.min_initial_workers), (None, 0));
-    assert_eq!(config.peers, Vec::<String>::new());
+    let Replicas { peers, peer_service, forward_registrations, compare_interval, recovered_grace, disk } =
+        config.replicas.clone();
+    assert_eq!((peers, peer_service, forward_registrations, disk), (vec![], None, false, None));
+    assert_eq!((compare_interval.as_secs(), recovered_grace.as_secs()), (30, 60));
+    assert!(!config.replicas.may_recover());
     assert_eq!(config.limits.query_body_bytes_max, 64 << 20);
     assert_eq!(config.limits.memory, MemoryLimit::Auto);
     assert!(!config.test_endpoints);
@@ -98,6 +102,15 @@ fn bad_values_are_errors() {
         (&["--body-bytes-max", "0"], Error::LimitZero("--body-bytes-max")),
         (&["--drain-seconds", "9"], Error::DrainTooLong),
         (&["--trace-id-header", "a b"], Error::TraceIdHeader("a b".into())),
+        (&["--peer-service", "peers"], Error::PeerService("peers".into())),
+        (&["--peer-service", "http://peers:8090"], Error::PeerService("http://peers:8090".into())),
+        (&["--peer-service", "peers:0"], Error::PeerService("peers:0".into())),
+        (&["--peer-service", ":8090"], Error::PeerService(":8090".into())),
+        (&["--peer-service", "::1:8090"], Error::PeerService("::1:8090".into())),
+        (&["--forward-registrations", "maybe"], Error::ForwardRegistrations("maybe".into())),
+        (&["--compare-interval-s", "0"], Error::LimitZero("--compare-interval-s")),
+        (&["--snapshot-interval-s", "0"], Error::LimitZero("--snapshot-interval-s")),
+        (&["--snapshot-age-max-s", "0"], Error::LimitZero("--snapshot-age-max-s")),
     ] {
         let options: Vec<&str> = options.iter().map(|option| option.trim()).collect();
         let joined = match options[..] {
@@ -127,7 +140,9 @@ fn values_with_several_forms() {
     ] {
         assert_eq!(config(&["--memory-limit", text]).unwrap().limits.memory, want, "{text}");
     }
-    assert_eq!(config(&["--peers", " http://a:1 ,, not a url"]).unwrap().peers, ["http://a:1", "not a url"]);
+    let peers = config(&["--peers", " http://a:1 ,, not a url"]).unwrap().replicas;
+    assert_eq!(peers.peers, ["http://a:1", "not a url"]);
+    assert!(peers.may_recover());
     assert_eq!(config(&["--threads", "0"]).unwrap().threads, 1);
     assert_eq!(
         config(&["--routing-group", "g", "--block-size", "1", "--workers", "1=tcp://h:1"])
@@ -139,4 +154,36 @@ fn values_with_several_forms() {
             .as_str(),
         "g"
     );
+}
+
+#[test]
+fn registrations_are_forwarded_in_a_replica_set_unless_told_otherwise() {
+    for (options, want) in [
+        (&[][..], false),
+        (&["--peers", "http://a:1"], false),
+        (&["--peer-service", "peers:8090"], true),
+        (&["--peer-service", "[::1]:8090"], true),
+        (&["--peer-service", "peers:8090", "--forward-registrations", "off"], false),
+        (&["--peer-service", "peers:8090", "--forward-registrations", ""], true),
+        (&["--forward-registrations"], true),
+        (&["--forward-registrations=True"], true),
+        (&["--forward-registrations", "0"], false),
+    ] {
+        assert_eq!(config(options).unwrap().replicas.forward_registrations, want, "{options:?}");
+    }
+}
+
+#[test]
+fn a_snapshot_is_written_only_where_a_directory_is_named() {
+    let disk = |options: &[&str]| config(options).unwrap().replicas.disk;
+    assert_eq!(disk(&["--snapshot-interval-s", "7"]), None);
+    assert_eq!(disk(&["--snapshot-dir="]), None);
+    let want = |interval, age| {
+        let (interval, age_max) = (Duration::from_secs(interval), Duration::from_secs(age));
+        Some(DiskSnapshot { dir: "/var/kv".into(), interval, age_max })
+    };
+    assert_eq!(disk(&["--snapshot-dir", "/var/kv"]), want(300, 3600));
+    let options = ["--snapshot-dir", "/var/kv", "--snapshot-interval-s", "7", "--snapshot-age-max-s", "8"];
+    assert_eq!(disk(&options), want(7, 8));
+    assert!(config(&options).unwrap().replicas.may_recover());
 }

@@ -8,17 +8,15 @@ use std::io::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
 use axum::extract::{RawQuery, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use futures::stream;
-use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::body::Params;
 use super::error::{Error, ErrorBody};
+use super::pieces::{self, Pieces};
 use super::{AppState, names, openapi};
 use crate::ids::{IndexKey, Owner};
 use crate::index::{DumpBlock, SharedIndex};
@@ -58,16 +56,8 @@ pub(super) async fn dump(State(state): State<AppState>, RawQuery(query): RawQuer
     let turn = turn.map_err(|_| Error::Overloaded)?.expect("the semaphore is never closed");
     let mut indexes = state.registry.indexes();
     indexes.retain(|(key, _)| wanted(key));
-    let pieces = stream::unfold(Some((Writer::new(indexes), turn)), async |work| {
-        let (mut writer, turn) = work?;
-        // Copying out and formatting a large owner takes long: not on a thread that serves queries.
-        match spawn_blocking(move || (writer.next_piece(), writer)).await {
-            Ok((piece, writer)) => piece.map(|piece| (Ok(piece), Some((writer, turn)))),
-            // The connection is cut, so that a half is not taken for the whole.
-            Err(error) => Some((Err(std::io::Error::other(error)), None)),
-        }
-    });
-    Ok(([(header::CONTENT_TYPE, "application/json")], Body::from_stream(pieces)).into_response())
+    let body = pieces::body(Writer::new(indexes), turn);
+    Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
 }
 
 /// What is still to be written.
@@ -105,7 +95,9 @@ impl Writer {
         }
     }
 
-    /// More text; none at the end.
+}
+
+impl Pieces for Writer {
     fn next_piece(&mut self) -> Option<Bytes> {
         let mut out = Vec::with_capacity(PIECE_BYTES + 4096);
         if self.phase == Phase::Start {
@@ -117,7 +109,9 @@ impl Writer {
         }
         (!out.is_empty()).then(|| Bytes::from(out))
     }
+}
 
+impl Writer {
     fn step(&mut self, out: &mut Vec<u8>) {
         if let Some((owner, blocks, written)) = &mut self.owner {
             let run = &blocks[*written..*written + event_blocks(&blocks[*written..])];

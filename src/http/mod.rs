@@ -15,14 +15,18 @@ mod openapi;
 mod overview;
 mod page;
 mod peers;
+mod pieces;
 mod query;
 mod register;
+mod replicas;
 mod reply;
 mod routes;
 mod scan;
 mod scrape;
 mod server;
+mod stall;
 mod test_routes;
+mod verify;
 mod workers;
 
 use std::sync::Arc;
@@ -41,7 +45,7 @@ use crate::ids::IndexKey;
 use crate::index::SharedIndex;
 use crate::metrics::Metrics;
 use crate::readiness::Readiness;
-use crate::recovery::PeerList;
+use crate::recovery::{Forwarder, Replica};
 use crate::registry::Registry;
 use error::Error;
 
@@ -52,7 +56,8 @@ pub struct HttpConfig {
     pub query_body_bytes_max: usize,
     /// Largest body of other requests, in bytes.
     pub body_bytes_max: usize,
-    /// Requests at work at once; beyond it 503 `overloaded`. `/health`, `/ready` and `/metrics` are always answered.
+    /// Requests at work at once; beyond it 503 `overloaded`. Probes, `/metrics`, `/digest` and `/snapshot` are answered
+    /// beyond it.
     pub requests_in_flight_max: usize,
     /// Serves `/test/pause_listener` and `/test/resume_listener`.
     pub test_endpoints: bool,
@@ -75,8 +80,10 @@ pub struct Services {
     pub registry: Arc<Registry>,
     /// Says whether queries are answered.
     pub readiness: Readiness,
-    /// Other replicas.
-    pub peers: PeerList,
+    /// Who this replica is, and the others.
+    pub replica: Replica,
+    /// Tells the others of registrations by hand, if that is wanted.
+    pub forwarder: Option<Forwarder>,
     /// Counts requests; rendered by `/metrics`.
     pub metrics: Arc<Metrics>,
     /// A line per request, if wanted.
@@ -94,14 +101,22 @@ pub(crate) struct Inner {
     services: Services,
     in_flight: Semaphore,
     dumps: Arc<Semaphore>,
+    snapshots: Arc<Semaphore>,
+    verifications: Arc<Semaphore>,
 }
 
 impl AppState {
     /// State around `services`.
     #[must_use]
     pub fn new(services: Services) -> Self {
-        let in_flight = Semaphore::new(services.config.requests_in_flight_max.min(Semaphore::MAX_PERMITS));
-        Self(Arc::new(Inner { services, in_flight, dumps: Arc::new(Semaphore::new(dump::DUMPS_MAX)) }))
+        let places = |number| Arc::new(Semaphore::new(number));
+        Self(Arc::new(Inner {
+            in_flight: Semaphore::new(services.config.requests_in_flight_max.min(Semaphore::MAX_PERMITS)),
+            dumps: places(dump::DUMPS_MAX),
+            snapshots: places(replicas::SNAPSHOTS_MAX),
+            verifications: places(verify::VERIFICATIONS_MAX),
+            services,
+        }))
     }
 
     fn check_ready(&self) -> Result<(), Error> {

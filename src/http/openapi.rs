@@ -9,7 +9,9 @@ use bytes::Bytes;
 use utoipa::{OpenApi, ToSchema};
 
 use super::workers::TrustView;
-use super::{dump, explain, overview, peers, query, register, routes, scrape, test_routes, workers};
+use super::{
+    dump, explain, overview, peers, query, register, replicas, routes, scrape, test_routes, verify, workers,
+};
 
 /// Id of an instance: a number, or any other text of 1 to 317 bytes.
 #[derive(ToSchema)]
@@ -70,6 +72,74 @@ pub(crate) struct DumpEntry {
     events: Vec<serde_json::Value>,
 }
 
+/// Answer of `/digest`.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "describes the JSON form only")]
+pub(crate) struct DigestAnswer {
+    /// Random, made at the start of the process; 16 hexadecimal digits.
+    replica_id: String,
+    /// Version of the program.
+    version: String,
+    /// `waiting`, `loading`, `ready` or `stopping`.
+    phase: String,
+    /// Bytes of a state read so far.
+    progress: u64,
+    /// All ranks.
+    owners: u64,
+    /// Ranks that are exact.
+    exact_owners: u64,
+    /// Sum of the last applied numbers.
+    applied: u64,
+    /// Held blocks.
+    blocks: u64,
+    /// Every stream with its digests.
+    streams: Vec<StreamDigest>,
+    /// Registrations by hand.
+    #[schema(value_type = Vec<Object>)]
+    registrations: Vec<serde_json::Value>,
+    /// Registrations by hand that were taken back lately.
+    #[schema(value_type = Vec<Object>)]
+    tombstones: Vec<serde_json::Value>,
+}
+
+/// One stream in `/digest`.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "describes the JSON form only")]
+pub(crate) struct StreamDigest {
+    /// Model of the index.
+    model: String,
+    /// Tenant of the index.
+    tenant: String,
+    /// The instance.
+    #[schema(value_type = InstanceId)]
+    instance_id: serde_json::Value,
+    /// Address of the publisher.
+    endpoint: String,
+    /// Every rank is exact: the digests can be compared.
+    exact: bool,
+    /// Digest after the last applied batch.
+    current: Option<Sum>,
+    /// Digests at multiples of 256 batches, oldest first.
+    history: Vec<Sum>,
+    /// The ranks.
+    #[schema(value_type = Vec<Object>)]
+    ranks: Vec<serde_json::Value>,
+    /// Blocks that the digest leaves out, because another rank's announcement placed them.
+    foreign_blocks: u64,
+    /// Blocks of lower tiers age out: replicas may differ for a while.
+    ages: bool,
+}
+
+/// A digest after a batch.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "describes the JSON form only")]
+pub(crate) struct Sum {
+    /// Number of the batch.
+    seq: u64,
+    /// 16 hexadecimal digits.
+    digest: String,
+}
+
 #[derive(OpenApi)]
 #[openapi(
     info(
@@ -90,6 +160,9 @@ pub(crate) struct DumpEntry {
         routes::ready,
         routes::reopen_logs,
         dump::dump,
+        replicas::snapshot,
+        replicas::digest,
+        verify::verify,
         scrape::metrics,
         openapi,
         overview::page,

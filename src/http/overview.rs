@@ -46,7 +46,7 @@ pub(super) async fn page(State(state): State<AppState>) -> ([(HeaderName, &'stat
         indexes: indexes.collect(),
         workers,
         workers_total,
-        peers: state.peers.urls(),
+        peers: state.replica.peers().urls(),
         paths: PATHS
             .iter()
             .copied()

@@ -25,7 +25,7 @@ pub(super) struct PeerBody {
 /// The known peers.
 #[utoipa::path(get, path = "/peers", tag = "peers", responses((status = 200, body = Vec<String>)))]
 pub(super) async fn peers(State(state): State<AppState>) -> Json<Vec<String>> {
-    Json(state.peers.urls())
+    Json(state.replica.peers().urls())
 }
 
 /// Adds a peer to the list.
@@ -38,7 +38,7 @@ pub(super) async fn register_peer(
     request: Request<Body>,
 ) -> Result<(StatusCode, Json<Done>), Error> {
     let url = url(&state.read_json(request).await?)?;
-    if !state.peers.add(&url) {
+    if !state.replica.peers().add(&url) {
         return Err(Error::InvalidBody(format!("the list already holds {PEERS_MAX} peers")));
     }
     Ok((StatusCode::CREATED, DONE))
@@ -54,7 +54,7 @@ pub(super) async fn deregister_peer(
     request: Request<Body>,
 ) -> Result<Json<Done>, Error> {
     let url = url(&state.read_json(request).await?)?;
-    if state.peers.remove(&url) { Ok(DONE) } else { Err(Error::UnknownPeer) }
+    if state.replica.peers().remove(&url) { Ok(DONE) } else { Err(Error::UnknownPeer) }
 }
 
 fn url(bytes: &[u8]) -> Result<String, Error> {

@@ -16,7 +16,7 @@ use utoipa::ToSchema;
 use super::AppState;
 use super::error::{Error, ErrorBody};
 use super::register::{DONE, Done};
-use super::{dump, explain, openapi, overview, peers, query, register, scrape, test_routes, workers};
+use super::{dump, explain, openapi, overview, peers, query, register, replicas, scrape, test_routes, verify, workers};
 
 /// Paths of all routes, for the counters of requests; the last two exist only with test endpoints.
 pub const PATHS: &[&str] = &[
@@ -29,6 +29,9 @@ pub const PATHS: &[&str] = &[
     "/workers",
     "/explain",
     "/dump",
+    "/snapshot",
+    "/digest",
+    "/verify",
     "/peers",
     "/register_peer",
     "/deregister_peer",
@@ -51,6 +54,9 @@ pub(super) fn router(state: AppState) -> Router {
         .route("/workers", get(workers::workers))
         .route("/explain", post(explain::explain))
         .route("/dump", get(dump::dump))
+        .route("/snapshot", get(replicas::snapshot))
+        .route("/digest", get(replicas::digest))
+        .route("/verify", post(verify::verify))
         .route("/peers", get(peers::peers))
         .route("/register_peer", post(peers::register_peer))
         .route("/deregister_peer", post(peers::deregister_peer))
@@ -132,7 +138,8 @@ async fn surround(State(state): State<AppState>, request: Request, next: Next) -
 }
 
 async fn answer(state: &AppState, request: Request, next: Next) -> Response {
-    let always = matches!(request.uri().path(), "/health" | "/ready" | "/metrics");
+    // Probes, and what other replicas need of one that is busy; snapshots have a bound of their own.
+    let always = matches!(request.uri().path(), "/health" | "/ready" | "/metrics" | "/digest" | "/snapshot");
     let _permit = match state.0.in_flight.try_acquire() {
         Ok(permit) => Some(permit),
         Err(_) if always => None,

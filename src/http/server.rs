@@ -1,5 +1,5 @@
-//! Serves a router on a listener until it is told to stop: bounded connections, bounded time for a request head, and
-//! an end in order.
+//! Serves a router on a listener until it is told to stop: bounded connections, bounded time for a request head and for
+//! a client that takes no answer, and an end in order.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +13,8 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::stall::StallLimit;
+
 /// Wait after a failed accept: the usual cause is a lack of file descriptors, which needs time to end.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -25,6 +27,8 @@ pub struct ServerLimits {
     pub header_timeout: Duration,
     /// Bytes of a request head.
     pub header_bytes_max: usize,
+    /// A client that takes none of an answer for so long is cut off.
+    pub stall_timeout: Duration,
     /// Time for open requests after the stop; then their connections are cut.
     pub finish_timeout: Duration,
 }
@@ -35,6 +39,7 @@ impl Default for ServerLimits {
             connections_max: 10_000,
             header_timeout: Duration::from_secs(30),
             header_bytes_max: 128 << 10,
+            stall_timeout: Duration::from_secs(30),
             finish_timeout: Duration::from_secs(5),
         }
     }
@@ -91,7 +96,8 @@ async fn connection(stream: TcpStream, router: Router, limits: ServerLimits, sto
         .header_read_timeout(limits.header_timeout)
         // The read buffer bounds the head and is also the largest piece in which a body is read.
         .max_buf_size(limits.header_bytes_max.max(8192));
-    let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    let io = TokioIo::new(StallLimit::new(stream, limits.stall_timeout));
+    let connection = builder.serve_connection(io, TowerToHyperService::new(router));
     tokio::pin!(connection);
     let ended = tokio::select! {
         biased;

@@ -134,7 +134,9 @@ fn indexer_config(port: u16) -> Result<Config, config::Error> {
     // The environment is for `serve`: of it nothing but the limits holds here.
     (config.host, config.port) = (IpAddr::V4(Ipv4Addr::LOCALHOST), port);
     (config.workers, config.min_initial_workers) = (None, 0);
-    config.peers.clear();
+    config.replicas.peers.clear();
+    (config.replicas.peer_service, config.replicas.disk) = (None, None);
+    config.replicas.forward_registrations = false;
     config.log.access_log = None;
     Ok(config)
 }

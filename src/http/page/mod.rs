@@ -48,7 +48,7 @@ pub(super) struct WorkerRow {
 }
 
 /// Paths that answer a plain GET, and so can be links.
-const LINKS: [&str; 7] = ["/health", "/ready", "/workers", "/dump", "/peers", "/metrics", "/openapi.json"];
+const LINKS: [&str; 8] = ["/health", "/ready", "/workers", "/dump", "/digest", "/peers", "/metrics", "/openapi.json"];
 
 const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:80rem;padding:0 1rem;color:#1a1a1a;background:#fff}\
 h1{font-size:1.5rem;margin:0}h2{font-size:1.1rem;margin:2rem 0 .5rem}.scroll{overflow-x:auto}\

@@ -18,7 +18,7 @@ use kvindexer::index::{self, ApplyContext};
 use kvindexer::ingest::{self, SystemClock};
 use kvindexer::metrics::Metrics;
 use kvindexer::readiness::Readiness;
-use kvindexer::recovery::PeerList;
+use kvindexer::recovery::{PeerList, Replica};
 use kvindexer::registry::{Registry, RegistryConfig};
 use kvindexer::zmtp;
 use serde_json::{Value, json};
@@ -68,7 +68,8 @@ impl Server {
         let state = AppState::new(Services {
             registry: Arc::clone(&registry),
             readiness: readiness.clone(),
-            peers: PeerList::default(),
+            replica: Replica::new(PeerList::default()),
+            forwarder: None,
             metrics: Arc::new(Metrics::new(PATHS)),
             access_log: None,
             config,

@@ -130,7 +130,7 @@ fn registry_status_and_code(error: &registry::Error) -> (StatusCode, &'static st
         registry::Error::Withdrawn { .. } => (StatusCode::CONFLICT, "withdrawn"),
         registry::Error::NoReplayEndpoint { .. } => (StatusCode::CONFLICT, "no_replay_endpoint"),
         registry::Error::InvalidRegistration { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "invalid_registration"),
-        registry::Error::NoAnswer { .. } => (StatusCode::BAD_GATEWAY, "no_answer"),
+        registry::Error::NoAnswer { .. } => (StatusCode::GATEWAY_TIMEOUT, "no_answer"),
         registry::Error::ListenerState { .. } => (StatusCode::CONFLICT, "listener_state"),
         registry::Error::OwnedByKubernetes { .. } => (StatusCode::CONFLICT, "owned_by_kubernetes"),
         registry::Error::UnknownInstance(_) => (StatusCode::NOT_FOUND, "unknown_instance"),

@@ -1,10 +1,13 @@
 //! `/register` and `/unregister`, in the documented words and in Mooncake's.
 
+use std::collections::BTreeMap;
+
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, StatusCode};
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -14,7 +17,8 @@ use super::error::{Error, ErrorBody};
 use super::{AppState, mooncake, names, openapi};
 use crate::ids::{BlockSize, DpRank, DuplicatePolicy, IndexKey, InstanceId, Owner, Role, Source, TenantId};
 use crate::index::OwnerSpec;
-use crate::registry::{Endpoint, EndpointError, Unregister, WorkerSpec};
+use crate::recovery::{FORWARDED_HEADER, Outcomes};
+use crate::registry::{self, Endpoint, EndpointError, Unregister, WorkerSpec};
 
 /// Body of `/register`.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -132,12 +136,15 @@ pub(crate) struct UnregisterBody {
 pub(crate) struct Done {
     /// Always `ok`.
     status: &'static str,
+    /// What each peer said, by its address: `ok`, or why not. Only where the request was sent on to peers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peers: Option<BTreeMap<String, String>>,
 }
 
 /// The answer `{"status":"ok"}`.
-pub(crate) const DONE: Json<Done> = Json(Done { status: "ok" });
+pub(crate) const DONE: Json<Done> = Json(Done { status: "ok", peers: None });
 
-/// Registers a publisher and starts to read its events.
+/// Registers a publisher and starts to read its events. In a replica set the request is sent on to all peers.
 #[utoipa::path(
     post, path = "/register", tag = "workers", request_body = RegisterBody,
     responses(
@@ -148,6 +155,7 @@ pub(crate) const DONE: Json<Done> = Json(Done { status: "ok" });
     )
 )]
 pub(crate) async fn register(State(state): State<AppState>, request: Request<Body>) -> Result<Response, Error> {
+    let by_client = !request.headers().contains_key(FORWARDED_HEADER);
     let bytes = state.read_json(request).await?;
     let body: RegisterBody = body::json(&bytes)?;
     let mooncake = body.is_mooncake();
@@ -155,14 +163,16 @@ pub(crate) async fn register(State(state): State<AppState>, request: Request<Bod
     let spec = body.into_spec()?;
     let instance = spec.owner.instance.clone();
     state.registry.register(spec, Source::Manual, replace).await?;
+    let peers = state.forward("/register", by_client, bytes).await;
     if mooncake {
         let answer = serde_json::json!({"status": "registered successfully", "instance_id": instance});
         return Ok(Json(answer).into_response());
     }
-    Ok((StatusCode::CREATED, DONE).into_response())
+    Ok((StatusCode::CREATED, Json(Done { status: "ok", peers })).into_response())
 }
 
-/// Removes a worker, or one of its ranks, with its blocks.
+/// Removes a worker, or one of its ranks, with its blocks. In a replica set the request is sent on to all peers, also if
+/// the worker is unknown here; one that had it is enough for success.
 #[utoipa::path(
     post, path = "/unregister", tag = "workers", request_body = UnregisterBody,
     responses(
@@ -172,17 +182,35 @@ pub(crate) async fn register(State(state): State<AppState>, request: Request<Bod
     )
 )]
 pub(crate) async fn unregister(State(state): State<AppState>, request: Request<Body>) -> Result<Response, Error> {
+    let by_client = !request.headers().contains_key(FORWARDED_HEADER);
     let bytes = state.read_json(request).await?;
     let body: UnregisterBody = body::json(&bytes)?;
     let mooncake = is_mooncake(body.model_name.as_ref(), [&body.model, &body.modelname, &body.kind]);
-    let removed = state.registry.unregister(body.into_request(mooncake)?).await?;
+    let removed = state.registry.unregister(body.into_request(mooncake)?).await;
+    let peers = match &removed {
+        Ok(_) | Err(registry::Error::UnknownInstance(_) | registry::Error::UnknownRank { .. }) => {
+            state.forward("/unregister", by_client, bytes).await
+        }
+        Err(_) => None,
+    };
+    let had_it = peers.iter().flatten().any(|(_, outcome)| outcome == "ok");
+    let removed = if had_it { removed.unwrap_or_default() } else { removed? };
     if mooncake {
         let word = |(key, owner): &(IndexKey, Owner)| format!("{}|{}|{}", owner.instance, key.tenant, owner.rank);
         let removed: Vec<_> = removed.iter().map(word).collect();
         let answer = serde_json::json!({"status": "unregistered successfully", "removed_instances": removed});
         return Ok(Json(answer).into_response());
     }
-    Ok(DONE.into_response())
+    Ok(Json(Done { status: "ok", peers }).into_response())
+}
+
+impl AppState {
+    /// Sends a change that a client asked for on to all peers, if that is wanted. None if there was nobody to tell.
+    async fn forward(&self, path: &'static str, by_client: bool, body: Bytes) -> Option<Outcomes> {
+        let forwarder = self.forwarder.as_ref().filter(|_| by_client)?;
+        let outcomes = forwarder.forward(path, body).await;
+        (!outcomes.is_empty()).then_some(outcomes)
+    }
 }
 
 fn is_mooncake(model_name: Option<&String>, words: [&Option<Value>; 3]) -> bool {

@@ -11,8 +11,10 @@ use crate::event::{IgnoreReason, SkipReason};
 use crate::ids::{IndexKey, Tier};
 use crate::index::Stats;
 use crate::metrics::{Family, Kind, Sample};
+use crate::recovery::{Counters, Replica};
 use crate::registry::{RankView, Status, WorkerView};
 use crate::trust::{Reason, State as TrustState};
+use crate::wire::digest::Phase;
 
 const fn counter(name: &'static str, help: &'static str) -> Family {
     Family { name, help, kind: Kind::Counter }
@@ -35,6 +37,24 @@ static HELD: Family = gauge("kvindexer_index_held_blocks", "Held blocks, counted
 static CONTENT: Family = gauge("kvindexer_index_content_blocks", "Distinct blocks by content.");
 static NODES: Family = gauge("kvindexer_index_nodes", "Nodes of the tree.");
 static OWNERS: Family = gauge("kvindexer_index_owners", "Known ranks, registered or named by batches.");
+
+static PHASE: Family = gauge("kvindexer_replica_phase", "1 for the present phase, 0 for the others.");
+static PEERS: Family = gauge("kvindexer_replica_peers", "Addresses of other replicas that are known.");
+static COMPARED: Family = gauge("kvindexer_replica_compared_streams", "Streams in the last comparison with peers.");
+static DIFFERING: Family =
+    gauge("kvindexer_replica_differing_streams", "Streams that differed from a peer's in the last comparison.");
+static DIFFERING_REGISTRATIONS: Family = gauge(
+    "kvindexer_replica_differing_registrations",
+    "Registrations by hand that differed from a peer's in the last comparison.",
+);
+static FILES: Family = counter("kvindexer_replica_snapshot_files_total", "Snapshots written to disk.");
+static ATTEMPTS: Family = counter("kvindexer_recovery_attempts_total", "Attempts to take a state, by source.");
+static RECOVERY_BYTES: Family = counter("kvindexer_recovery_bytes_total", "Bytes of state read.");
+static RECOVERY_BLOCKS: Family = counter("kvindexer_recovery_blocks_total", "Blocks taken from a state.");
+static COLD_STARTS: Family =
+    counter("kvindexer_recovery_cold_starts_total", "Starts without the state that a peer was known to have.");
+static REFUSED: Family = counter("kvindexer_recovery_refused_total", "Indexes or files that were not taken.");
+static REFILLS: Family = counter("kvindexer_recovery_refills_total", "Owners taken from a peer at run time.");
 
 static RESTARTS: Family = counter("kvindexer_publisher_restarts_total", "New lives of the publisher.");
 static GAPS: Family = counter("kvindexer_gaps_total", "Jumps in the batch numbers, repaired ones too.");
@@ -69,6 +89,7 @@ pub(super) async fn metrics(State(state): State<AppState>) -> Response {
     let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
     let mut samples = of_process(&state);
     samples.extend(of_fleet(&views, &indexes));
+    of_replica(&mut samples, &state.replica);
     for view in &views {
         for rank in view.ranks.values() {
             of_owner(&mut samples, rank, now_ms);
@@ -96,6 +117,63 @@ fn resident_bytes() -> Option<f64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?.trim().strip_suffix(" kB")?;
     kib.parse::<u64>().ok().map(|kib| (kib * 1024) as f64)
+}
+
+/// What happened between this replica and others.
+fn of_replica(samples: &mut Vec<Sample>, replica: &Replica) {
+    let mut add = |family: &'static Family, labels: &[(&'static str, &'static str)], value: u64| {
+        let labels = labels.iter().map(|(name, word)| (*name, (*word).to_owned())).collect();
+        samples.push(Sample { family, labels, value: value as f64 });
+    };
+    // Taken apart whole, so that a counter that is not shown is a warning of the compiler.
+    let Counters {
+        attempts,
+        bytes,
+        blocks,
+        cold_starts,
+        refused,
+        differing_streams,
+        compared_streams,
+        refills,
+        differing_registrations,
+        files_written,
+    } = replica.counters();
+    for (family, value) in [
+        (&RECOVERY_BYTES, bytes),
+        (&RECOVERY_BLOCKS, blocks),
+        (&COLD_STARTS, cold_starts),
+        (&PEERS, replica.peers().urls().len() as u64),
+        (&COMPARED, compared_streams),
+        (&DIFFERING, differing_streams),
+        (&DIFFERING_REGISTRATIONS, differing_registrations),
+    ] {
+        add(family, &[], value);
+    }
+    let present = replica.phase();
+    for phase in [Phase::Waiting, Phase::Loading, Phase::Ready, Phase::Stopping] {
+        add(&PHASE, &[("phase", phase_word(phase))], u64::from(phase == present));
+    }
+    for (source, outcome, count) in attempts {
+        add(&ATTEMPTS, &[("source", source), ("outcome", outcome)], count);
+    }
+    for (reason, count) in refused {
+        add(&REFUSED, &[("reason", reason)], count);
+    }
+    for (outcome, count) in refills {
+        add(&REFILLS, &[("outcome", outcome)], count);
+    }
+    for (outcome, count) in files_written {
+        add(&FILES, &[("outcome", outcome)], count);
+    }
+}
+
+fn phase_word(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Waiting => "waiting",
+        Phase::Loading => "loading",
+        Phase::Ready => "ready",
+        Phase::Stopping => "stopping",
+    }
 }
 
 fn of_fleet(views: &[WorkerView], indexes: &[(IndexKey, Stats)]) -> Vec<Sample> {

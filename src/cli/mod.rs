@@ -2,9 +2,15 @@
 //! over HTTP and real sockets; `demo` starts one in the same process.
 
 pub mod demo;
+pub mod diff;
+pub mod digest;
+pub mod replica;
 pub mod sim;
+pub mod verify;
 
 use std::ffi::OsString;
+use std::fmt;
+use std::io::Write;
 
 use clap::{Parser, Subcommand};
 
@@ -34,6 +40,101 @@ pub enum Command {
     Sim(sim::SimArgs),
     /// Run an indexer and a few simulated engines for some seconds, and show what it answers
     Demo(demo::DemoArgs),
+    /// Compare two replicas: where they differ, name index, owner and the first differing blocks
+    #[command(after_help = EXIT_HELP)]
+    Diff(diff::DiffArgs),
+    /// Compare a rank's live state with what its engine replays from the first batch on
+    #[command(after_help = EXIT_HELP)]
+    Verify(verify::VerifyArgs),
+    /// Show how far a replica is, and the digests of its streams
+    Digest(digest::DigestArgs),
+}
+
+const EXIT_HELP: &str = "Exit code: 0 equal, 1 different, 2 not compared.";
+
+/// Outcome of a comparison.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verdict {
+    /// The same.
+    Equal,
+    /// Nobody knows.
+    Unknown,
+    /// Not the same.
+    Different,
+}
+
+impl Verdict {
+    /// Of two parts of one comparison: what holds for the whole.
+    #[must_use]
+    pub fn worse(self, other: Self) -> Self {
+        self.max(other)
+    }
+
+    /// As `diff` has it: 0 equal, 1 different, 2 trouble.
+    #[must_use]
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Self::Equal => 0,
+            Self::Different => 1,
+            Self::Unknown => 2,
+        }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Equal => "equal",
+            Self::Unknown => "not all could be compared",
+            Self::Different => "DIFFERENT",
+        })
+    }
+}
+
+/// Why a command that asks replicas has no outcome.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Of `diff`.
+    #[error(transparent)]
+    Diff(#[from] diff::Error),
+    /// Of `verify`.
+    #[error(transparent)]
+    Verify(#[from] verify::Error),
+    /// Of `digest`.
+    #[error(transparent)]
+    Replica(#[from] replica::Error),
+    /// No runtime, or no output.
+    #[error("failed to start or to write")]
+    Io(#[from] std::io::Error),
+}
+
+/// A command that asks replicas.
+#[derive(Debug, Clone)]
+pub enum Question {
+    /// `diff`.
+    Diff(diff::DiffArgs),
+    /// `verify`.
+    Verify(verify::VerifyArgs),
+    /// `digest`.
+    Digest(digest::DigestArgs),
+}
+
+/// Asks, and writes the outcome to `out`.
+///
+/// # Errors
+/// No answer.
+pub fn ask(question: &Question, out: &mut (dyn Write + Send)) -> Result<Verdict, Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        Ok(match question {
+            Question::Diff(args) => diff::run(args, out).await?,
+            Question::Verify(args) => verify::run(args, out).await?,
+            Question::Digest(args) => {
+                digest::run(args, out).await??;
+                Verdict::Equal
+            }
+        })
+    })
 }
 
 const SIM_HELP: &str = "\

@@ -246,10 +246,7 @@ async fn watch(registry: Arc<Registry>, gate: Option<Hold>, min_initial_workers:
         Some(bytes) => info!(bytes, "memory limit"),
         None => info!("no memory limit"),
     }
-    tokio::join!(
-        start::hold_for_workers(&registry, gate, min_initial_workers),
-        memory::watch(&registry, limit),
-    );
+    tokio::join!(start::hold_for_workers(&registry, gate, min_initial_workers), memory::watch(&registry, limit),);
 }
 
 /// Writes the snapshot on disk once more. A state that is itself not whole is not worth a file.

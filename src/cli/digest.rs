@@ -25,7 +25,10 @@ pub async fn run(args: &DigestArgs, out: &mut (dyn Write + Send)) -> Result<std:
 
 fn write(digest: &Digest, out: &mut dyn Write) -> std::io::Result<()> {
     let Digest { replica_id, version, phase, owners, exact_owners, blocks, streams, .. } = digest;
-    writeln!(out, "replica {replica_id}, version {version}, {phase:?}: {exact_owners} of {owners} owners exact, {blocks} blocks")?;
+    writeln!(
+        out,
+        "replica {replica_id}, version {version}, {phase:?}: {exact_owners} of {owners} owners exact, {blocks} blocks"
+    )?;
     for stream in streams {
         let current = stream
             .current

@@ -8,8 +8,8 @@ use serde_json::Value;
 use crate::ids::{IndexKey, InstanceId};
 use crate::image::StreamImage;
 use crate::wire::digest::Digest;
-use crate::wire::snapshot::{Decoder, Item};
 use crate::wire::snapshot::Error as SnapshotError;
+use crate::wire::snapshot::{Decoder, Item};
 
 /// Longest wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

@@ -124,7 +124,8 @@ mod tests {
 
     #[test]
     fn the_outcome_names_the_blocks() {
-        let block = json!({"tier": "device", "parent_hash": null, "block_hash": "18446744073709551615", "tokens_hash": "2"});
+        let block =
+            json!({"tier": "device", "parent_hash": null, "block_hash": "18446744073709551615", "tokens_hash": "2"});
         let answer = json!({"complete": true, "equal": false, "at": 9, "replayed_from": 0, "rebuilt_blocks": 3,
             "live_blocks": 2, "missing": {"count": 1, "first": [block]}, "surplus": {"count": 0, "first": []}});
         let mut out = Vec::new();

@@ -16,7 +16,13 @@ pub(super) struct ReplicaArgs {
     #[arg(long, env = "KVINDEXER_PEERS", value_name = "LIST", default_value = "", hide_default_value = true)]
     peers: String,
     /// Name and port under which a DNS look-up gives the addresses of all replicas, like kvindexer-peers:8090
-    #[arg(long, env = "KVINDEXER_PEER_SERVICE", value_name = "HOST:PORT", default_value = "", hide_default_value = true)]
+    #[arg(
+        long,
+        env = "KVINDEXER_PEER_SERVICE",
+        value_name = "HOST:PORT",
+        default_value = "",
+        hide_default_value = true
+    )]
     peer_service: String,
     /// Whether /register and /unregister are sent on to all peers: `on` or `off`; on with --peer-service, else off
     #[arg(

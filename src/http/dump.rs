@@ -94,7 +94,6 @@ impl Writer {
             phase: Phase::Start,
         }
     }
-
 }
 
 impl Pieces for Writer {

@@ -9,9 +9,7 @@ use bytes::Bytes;
 use utoipa::{OpenApi, ToSchema};
 
 use super::workers::TrustView;
-use super::{
-    dump, explain, overview, peers, query, register, replicas, routes, scrape, test_routes, verify, workers,
-};
+use super::{dump, explain, overview, peers, query, register, replicas, routes, scrape, test_routes, verify, workers};
 
 /// Id of an instance: a number, or any other text of 1 to 317 bytes.
 #[derive(ToSchema)]
@@ -115,6 +113,10 @@ pub(crate) struct StreamDigest {
     instance_id: serde_json::Value,
     /// Address of the publisher.
     endpoint: String,
+    /// Topic that it hears, if not all.
+    topic: Option<String>,
+    /// LoRA name of events that name none.
+    default_lora: Option<String>,
     /// Every rank is exact: the digests can be compared.
     exact: bool,
     /// Digest after the last applied batch.

@@ -2,16 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::ids::{IndexKey, InstanceId, Seq};
+use crate::ids::{IndexKey, Seq};
+use crate::image::{Registration, StreamName};
 use crate::wire::digest::{Digest, StreamDigest, Sum};
 
-/// Which stream: index, instance and address of the publisher.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Name {
-    pub(super) key: IndexKey,
-    pub(super) instance: InstanceId,
-    pub(super) endpoint: String,
-}
+/// Which stream of which index.
+pub(super) type Name = (IndexKey, StreamName);
 
 /// What two digests say about one stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,14 +37,10 @@ pub(super) struct Pair {
 pub(super) fn compare(first: &Digest, second: &Digest, wanted: impl Fn(&IndexKey) -> bool) -> Vec<Pair> {
     let [ours, theirs] = [first, second].map(|digest| {
         let streams = digest.streams.iter().filter(|stream| wanted(&stream.key));
-        streams.map(|stream| (name(stream), stream)).collect::<BTreeMap<_, _>>()
+        streams.map(|stream| ((stream.key.clone(), stream.name()), stream)).collect::<BTreeMap<_, _>>()
     });
     let names: BTreeSet<_> = ours.keys().chain(theirs.keys()).cloned().collect();
     names.into_iter().map(|name| pair(ours.get(&name).copied(), theirs.get(&name).copied(), name)).collect()
-}
-
-fn name(stream: &StreamDigest) -> Name {
-    Name { key: stream.key.clone(), instance: stream.instance_id.clone(), endpoint: stream.endpoint.clone() }
 }
 
 fn pair(first: Option<&StreamDigest>, second: Option<&StreamDigest>, name: Name) -> Pair {
@@ -63,7 +55,8 @@ fn pair(first: Option<&StreamDigest>, second: Option<&StreamDigest>, name: Name)
             continue;
         };
         for rank in stream.ranks.iter().filter(|rank| rank.state != "exact") {
-            let reasons = if rank.reasons.is_empty() { String::new() } else { format!(" ({})", rank.reasons.join(", ")) };
+            let reasons =
+                if rank.reasons.is_empty() { String::new() } else { format!(" ({})", rank.reasons.join(", ")) };
             notes.push(format!("rank {} is {} in {side}{reasons}", rank.dp_rank, rank.state));
         }
         if stream.foreign_blocks > 0 {
@@ -99,9 +92,8 @@ fn sums(stream: &StreamDigest) -> BTreeMap<Seq, &str> {
 pub(super) fn registrations(first: &Digest, second: &Digest, wanted: impl Fn(&IndexKey) -> bool) -> Vec<String> {
     let [ours, theirs] = [first, second].map(|digest| {
         let wanted = digest.registrations.iter().filter(|registration| wanted(&registration.key));
-        let line = |registration: &crate::image::Registration| {
-            let crate::image::Registration { key, instance, dp_rank, endpoint, replay_endpoint, block_size, .. } =
-                registration;
+        let line = |registration: &Registration| {
+            let Registration { key, instance, dp_rank, endpoint, replay_endpoint, block_size, .. } = registration;
             let replay = replay_endpoint.as_ref().map(|replay| format!(" replay {replay}")).unwrap_or_default();
             format!(
                 "model {} tenant {} instance {instance} rank {dp_rank} at {endpoint}{replay}, block size {block_size}",
@@ -135,6 +127,8 @@ mod tests {
             key: IndexKey::new("m", "t"),
             instance_id: instance.into(),
             endpoint: "tcp://h:1".to_owned(),
+            topic: None,
+            default_lora: None,
             exact: true,
             current,
             history: sums,

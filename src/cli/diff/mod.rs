@@ -5,7 +5,7 @@
 mod digests;
 mod normal;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::time::Duration;
 
@@ -91,8 +91,9 @@ pub async fn run(args: &DiffArgs, out: &mut (dyn Write + Send)) -> Result<Verdic
     let mut verdict = Verdict::Equal;
     for Pair { name, finding, notes } in &pairs {
         let (line, mut found) = judged(finding);
-        let Name { key, instance, endpoint } = name;
-        writeln!(out, "model {} tenant {} instance {instance} at {endpoint}: {line}", key.model, key.tenant)?;
+        let (key, stream) = name;
+        let place = if stream.endpoint.is_empty() { "without a stream" } else { &stream.endpoint };
+        writeln!(out, "model {} tenant {} instance {} {place}: {line}", key.model, key.tenant, stream.instance)?;
         for note in notes {
             writeln!(out, "  {note}")?;
         }
@@ -111,11 +112,7 @@ pub async fn run(args: &DiffArgs, out: &mut (dyn Write + Send)) -> Result<Verdic
 }
 
 /// The digests of both, asked for again while a stream moves on and no common batch is known.
-async fn settled(
-    args: &DiffArgs,
-    first: &Replica,
-    second: &Replica,
-) -> Result<((Digest, Digest), Vec<Pair>), Error> {
+async fn settled(args: &DiffArgs, first: &Replica, second: &Replica) -> Result<((Digest, Digest), Vec<Pair>), Error> {
     let mut attempts = 0;
     loop {
         let digests = tokio::try_join!(first.digest(), second.digest())?;
@@ -132,13 +129,12 @@ async fn settled(
 }
 
 fn judged(finding: &Finding) -> (String, Verdict) {
-    let number = |seq: &Option<Seq>| seq.map_or_else(|| "none".to_owned(), |seq| seq.to_string());
     match finding {
         Finding::Equal(Some(seq)) => (format!("equal at batch {seq}"), Verdict::Equal),
         Finding::Equal(None) => ("equal: no batch yet".to_owned(), Verdict::Equal),
         Finding::Different(seq) => (format!("DIFFERENT at batch {seq}"), Verdict::Different),
         Finding::Apart(first, second) => {
-            let line = format!("no common batch: A at {}, B at {}", number(first), number(second));
+            let line = format!("no common batch: A at {}, B at {}", number(*first), number(*second));
             (line, Verdict::Unknown)
         }
         Finding::OnlyFirst => ("ONLY IN A".to_owned(), Verdict::Different),
@@ -149,7 +145,7 @@ fn judged(finding: &Finding) -> (String, Verdict) {
 /// Copies a stream from both, compares the copies, and writes the differences. Where both are never seen at one batch,
 /// what the digests said remains.
 async fn dig(
-    name: &Name,
+    (key, stream): &Name,
     known: Verdict,
     (first, second): (&Replica, &Replica),
     out: &mut (dyn Write + Send),
@@ -159,58 +155,43 @@ async fn dig(
         if attempt > 0 {
             tokio::time::sleep(PAUSE).await;
         }
-        let copies = tokio::try_join!(
-            first.streams(&name.key, &name.instance),
-            second.streams(&name.key, &name.instance)
-        )?;
-        let [ours, theirs] = [copies.0, copies.1].map(|streams| {
-            let mut streams: Vec<_> =
-                streams.into_iter().filter(|stream| stream.name.endpoint == name.endpoint).collect();
-            streams.sort_by(|a, b| a.name.cmp(&b.name));
-            streams
-        });
-        match together(&ours, &theirs) {
-            Ok(()) => return report(&ours, &theirs, out),
-            Err(why) => seen = why,
+        let copies = tokio::try_join!(first.streams(key, &stream.instance), second.streams(key, &stream.instance))?;
+        let [ours, theirs] = [copies.0, copies.1].map(|streams| streams.into_iter().find(|copy| copy.name == *stream));
+        match (ours, theirs) {
+            (Some(ours), Some(theirs)) => match apart(&ours, &theirs) {
+                None => return report(&ours, &theirs, out),
+                Some(why) => seen = why,
+            },
+            _ => "one of them has no copy of it".clone_into(&mut seen),
         }
     }
     writeln!(out, "  the blocks were not compared: {seen}")?;
     Ok(known)
 }
 
-/// Whether both copies are of one moment of the publisher, or why not.
-fn together(ours: &[StreamImage], theirs: &[StreamImage]) -> Result<(), String> {
-    if ours.len() != theirs.len() || ours.is_empty() {
-        return Err(format!("{} streams in A, {} in B", ours.len(), theirs.len()));
-    }
-    for (our, their) in ours.iter().zip(theirs) {
-        let [a, b] = [our, their].map(|stream| stream.position.mark.map(|mark| mark.seq));
-        if a != b {
-            let number = |seq: Option<Seq>| seq.map_or_else(|| "none".to_owned(), |seq| seq.to_string());
-            return Err(format!("A stood at batch {}, B at {}", number(a), number(b)));
-        }
-    }
-    Ok(())
+/// Why two copies are not of one moment of the publisher; none if they are.
+fn apart(ours: &StreamImage, theirs: &StreamImage) -> Option<String> {
+    let [a, b] = [ours, theirs].map(|copy| copy.position.mark.map(|mark| mark.seq));
+    (a != b).then(|| format!("A stood at batch {}, B at {}", number(a), number(b)))
 }
 
-fn report(ours: &[StreamImage], theirs: &[StreamImage], out: &mut dyn Write) -> Result<Verdict, Error> {
+fn number(seq: Option<Seq>) -> String {
+    seq.map_or_else(|| "none".to_owned(), |seq| seq.to_string())
+}
+
+fn report(ours: &StreamImage, theirs: &StreamImage, out: &mut dyn Write) -> Result<Verdict, Error> {
     let mut verdict = Verdict::Equal;
-    for (our, their) in ours.iter().zip(theirs) {
-        let [a, b] = [our, their].map(|stream| stream.position.mark);
-        if let (Some(a), Some(b)) = (a, b)
-            && a.payload_hash != b.payload_hash
-        {
-            writeln!(out, "  batch {} is not the same in A and B: two lives of the publisher", a.seq)?;
-            verdict = Verdict::Different;
-        }
-        let [mut a, mut b] = [our, their].map(|stream| owners(&stream.image));
-        let mut names: Vec<_> = a.keys().chain(b.keys()).cloned().collect();
-        names.sort();
-        names.dedup();
-        for name in names {
-            let found = write_difference(&name, a.remove(&name), b.remove(&name), out)?;
-            verdict = verdict.worse(found);
-        }
+    if let [Some(a), Some(b)] = [ours, theirs].map(|copy| copy.position.mark)
+        && a.payload_hash != b.payload_hash
+    {
+        writeln!(out, "  batch {} is not the same in A and B: two lives of the publisher", a.seq)?;
+        verdict = Verdict::Different;
+    }
+    let [mut a, mut b] = [ours, theirs].map(|copy| owners(&copy.image));
+    let names: BTreeSet<_> = a.keys().chain(b.keys()).cloned().collect();
+    for name in names {
+        let found = write_difference(&name, a.remove(&name), b.remove(&name), out)?;
+        verdict = verdict.worse(found);
     }
     Ok(verdict)
 }

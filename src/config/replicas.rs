@@ -1,5 +1,6 @@
 //! Options about other replicas and about the snapshot on disk.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -42,8 +43,14 @@ pub(super) struct ReplicaArgs {
     #[arg(long, env = "KVINDEXER_RECOVERED_GRACE_S", value_name = "SECONDS", default_value_t = 60)]
     recovered_grace_s: u64,
     /// Directory for a snapshot of the whole state, read at the start when no peer can serve; empty: none
-    #[arg(long, env = "KVINDEXER_SNAPSHOT_DIR", value_name = "DIRECTORY")]
-    snapshot_dir: Option<PathBuf>,
+    #[arg(
+        long,
+        env = "KVINDEXER_SNAPSHOT_DIR",
+        value_name = "DIRECTORY",
+        default_value = "",
+        hide_default_value = true
+    )]
+    snapshot_dir: OsString,
     /// Seconds between two snapshots on disk
     #[arg(long, env = "KVINDEXER_SNAPSHOT_INTERVAL_S", value_name = "SECONDS", default_value_t = 300)]
     snapshot_interval_s: u64,
@@ -108,7 +115,7 @@ impl TryFrom<ReplicaArgs> for Replicas {
                 Error::ForwardRegistrations(text)
             })?;
         let peers = args.peers.split(',').map(str::trim).filter(|peer| !peer.is_empty());
-        let dir = args.snapshot_dir.filter(|dir| !dir.as_os_str().is_empty());
+        let dir = Some(PathBuf::from(args.snapshot_dir)).filter(|dir| !dir.as_os_str().is_empty());
         Ok(Self {
             peers: peers.map(str::to_owned).collect(),
             peer_service,

@@ -1,7 +1,15 @@
 //! `/dump`: every block of every owner in the documented JSON, streamed.
 //!
-//! Memory is bounded by the blocks of one owner: these are copied out under the lock of their index, which is let go
-//! before a byte is written, and become text piece by piece. Each owner is consistent in itself.
+//! Memory is bounded by the blocks of one stream: its owners are copied out at one batch boundary under the lock of their
+//! index, which is let go before a byte is written, and become text piece by piece. Owners that no stream feeds, or
+//! several, are consistent each in itself.
+//!
+//! ```text
+//! {"<model>:<tenant>": {"block_size": n, "model_name": .., "tenant_id": ..,
+//!   "events": [{"worker_id": .., "storage_tier": .., "event": {"event_id": n, "data": {"stored": ..}, "dp_rank": n}}, ..],
+//!   "streams": [{"instance_id": .., "endpoint": .., "last_seq": n|null, "dp_ranks": [..]}, ..]}, ..}
+//! ```
+//! `streams` says at which number each stream was copied. The reference ignores what it does not know inside an entry.
 
 use std::collections::{HashSet, VecDeque};
 use std::io::Write as _;
@@ -18,13 +26,15 @@ use super::body::Params;
 use super::error::{Error, ErrorBody};
 use super::pieces::{self, Pieces};
 use super::{AppState, names, openapi};
-use crate::ids::{IndexKey, Owner};
+use crate::ids::{IndexKey, Owner, Seq};
+use crate::image::StreamName;
 use crate::index::{DumpBlock, SharedIndex};
+use crate::registry::{Export, ExportFilter, Registry};
 
 /// Text of one piece, about.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Dumps at once: each holds the blocks of one owner for as long as its client takes to read them.
+/// Dumps at once: each holds the blocks of one stream for as long as its client takes to read them.
 pub(super) const DUMPS_MAX: usize = 8;
 
 /// Longest wait for one of them to end.
@@ -48,30 +58,62 @@ const EVENT_BLOCKS_MAX: usize = 512;
 )]
 pub(super) async fn dump(State(state): State<AppState>, RawQuery(query): RawQuery) -> Result<Response, Error> {
     let (model, tenant) = names::from_params(&Params::parse(query.as_deref())?)?;
-    let wanted = |key: &IndexKey| {
-        model.as_ref().is_none_or(|model| *model == key.model)
-            && tenant.as_ref().is_none_or(|tenant| *tenant == key.tenant)
-    };
     let turn = timeout(TURN_TIMEOUT, Arc::clone(&state.0.dumps).acquire_owned()).await;
     let turn = turn.map_err(|_| Error::Overloaded)?.expect("the semaphore is never closed");
-    let mut indexes = state.registry.indexes();
-    indexes.retain(|(key, _)| wanted(key));
-    let body = pieces::body(Writer::new(indexes), turn);
+    let writer = Writer::new(indexes(&state.registry, &ExportFilter { model, tenant, instance: None }));
+    let body = pieces::body(writer, turn);
     Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
+}
+
+/// An index to be written, with its streams.
+struct Source {
+    key: IndexKey,
+    index: Arc<SharedIndex>,
+    streams: VecDeque<Export>,
+}
+
+/// All indexes that pass the filter, in order of key.
+fn indexes(registry: &Registry, filter: &ExportFilter) -> Vec<Source> {
+    let mut exports: VecDeque<Export> = registry.exports(filter).into();
+    let wanted = |key: &IndexKey| {
+        filter.model.as_ref().is_none_or(|model| *model == key.model)
+            && filter.tenant.as_ref().is_none_or(|tenant| *tenant == key.tenant)
+    };
+    let indexes = registry.indexes().into_iter().filter(|(key, _)| wanted(key));
+    let source = |(key, index): (IndexKey, Arc<SharedIndex>)| {
+        let (streams, others) = std::mem::take(&mut exports).into_iter().partition(|export| export.head.key == key);
+        exports = others;
+        Source { key, index, streams }
+    };
+    indexes.map(source).collect()
 }
 
 /// What is still to be written.
 struct Writer {
-    indexes: VecDeque<(IndexKey, Arc<SharedIndex>)>,
-    /// Index at work and its owners that follow.
-    index: Option<(Arc<SharedIndex>, VecDeque<Owner>)>,
+    indexes: VecDeque<Source>,
+    /// Index at work.
+    index: Option<Open>,
+    /// Owners of the stream at work that follow.
+    owners: VecDeque<(Owner, Vec<DumpBlock>)>,
     /// Owner at work, its blocks, and how many of them are written.
     owner: Option<(Owner, Vec<DumpBlock>, usize)>,
     keys_used: HashSet<String>,
+    phase: Phase,
+}
+
+/// An index at work.
+struct Open {
+    index: Arc<SharedIndex>,
+    streams: VecDeque<Export>,
+    /// Owners that no stream feeds alone; known once the streams are through.
+    rest: Option<VecDeque<Owner>>,
+    /// Owners of the streams so far.
+    done: HashSet<Owner>,
+    /// Streams so far: where each stood, and the ranks it feeds.
+    copied: Vec<(StreamName, Option<Seq>, Vec<u32>)>,
     /// Next `event_id` of each tier.
     event_ids: [u64; 4],
     first_event: bool,
-    phase: Phase,
 }
 
 #[derive(PartialEq, Eq)]
@@ -82,15 +124,13 @@ enum Phase {
 }
 
 impl Writer {
-    fn new(mut indexes: Vec<(IndexKey, Arc<SharedIndex>)>) -> Self {
-        indexes.sort_by(|(a, _), (b, _)| a.cmp(b));
+    fn new(indexes: Vec<Source>) -> Self {
         Self {
             indexes: indexes.into(),
             index: None,
+            owners: VecDeque::new(),
             owner: None,
             keys_used: HashSet::new(),
-            event_ids: [0; 4],
-            first_event: true,
             phase: Phase::Start,
         }
     }
@@ -112,41 +152,38 @@ impl Pieces for Writer {
 
 impl Writer {
     fn step(&mut self, out: &mut Vec<u8>) {
-        if let Some((owner, blocks, written)) = &mut self.owner {
+        if let (Some((owner, blocks, written)), Some(open)) = (&mut self.owner, &mut self.index) {
             let run = &blocks[*written..*written + event_blocks(&blocks[*written..])];
             if let Some(first) = run.first() {
-                if !std::mem::take(&mut self.first_event) {
+                if !std::mem::take(&mut open.first_event) {
                     out.push(b',');
                 }
-                let id = &mut self.event_ids[first.tier as usize];
+                let id = &mut open.event_ids[first.tier as usize];
                 write_event(out, owner, *id, run);
                 *id += 1;
                 *written += run.len();
             } else {
                 self.owner = None;
             }
-        } else if let Some((index, owners)) = &mut self.index {
-            match owners.pop_front() {
-                Some(owner) => {
-                    let index = index.read();
-                    // An owner that left meanwhile has nothing to say.
-                    let blocks = index.owner_id(&owner).map(|id| index.dump(id)).unwrap_or_default();
-                    self.owner = Some((owner, blocks, 0));
-                }
-                None => {
-                    out.extend_from_slice(b"]}");
-                    self.index = None;
-                }
+        } else if let Some((owner, blocks)) = self.owners.pop_front() {
+            self.owner = Some((owner, blocks, 0));
+        } else if let Some(open) = &mut self.index {
+            if let Some(owners) = open.next_owners() {
+                self.owners = owners.into();
+            } else {
+                open.write_end(out);
+                self.index = None;
             }
-        } else if let Some((key, index)) = self.indexes.pop_front() {
-            self.begin_index(out, &key, index);
+        } else if let Some(source) = self.indexes.pop_front() {
+            self.begin_index(out, source);
         } else {
             out.push(b'}');
             self.phase = Phase::End;
         }
     }
 
-    fn begin_index(&mut self, out: &mut Vec<u8>, key: &IndexKey, index: Arc<SharedIndex>) {
+    fn begin_index(&mut self, out: &mut Vec<u8>, source: Source) {
+        let Source { key, index, streams } = source;
         if !self.keys_used.is_empty() {
             out.push(b',');
         }
@@ -161,11 +198,57 @@ impl Writer {
         out.extend_from_slice(b",\"tenant_id\":");
         text(out, key.tenant.as_str());
         out.extend_from_slice(b",\"events\":[");
-        let mut owners = index.read().owners();
-        owners.sort_unstable();
-        self.index = Some((index, owners.into()));
-        self.event_ids = [0; 4];
-        self.first_event = true;
+        self.index = Some(Open {
+            index,
+            streams,
+            rest: None,
+            done: HashSet::new(),
+            copied: Vec::new(),
+            event_ids: [0; 4],
+            first_event: true,
+        });
+    }
+}
+
+impl Open {
+    /// Owners with their blocks: all of the next stream, then those that are left one by one. None at the end.
+    fn next_owners(&mut self) -> Option<Vec<(Owner, Vec<DumpBlock>)>> {
+        while let Some(stream) = self.streams.pop_front() {
+            // A stream that ended meanwhile has nothing to say.
+            let Some(dump) = stream.dump() else {
+                continue;
+            };
+            self.done.extend(dump.owners.iter().map(|(owner, _)| owner.clone()));
+            let ranks = dump.owners.iter().map(|(owner, _)| owner.rank.0).collect();
+            self.copied.push((stream.name, dump.position.mark.map(|mark| mark.seq), ranks));
+            return Some(dump.owners);
+        }
+        let index = self.index.read();
+        let rest = self.rest.get_or_insert_with(|| {
+            let mut owners = index.owners();
+            owners.retain(|owner| !self.done.contains(owner));
+            owners.sort_unstable();
+            owners.into()
+        });
+        let owner = rest.pop_front()?;
+        let blocks = index.owner_id(&owner).map(|id| index.dump(id)).unwrap_or_default();
+        Some(vec![(owner, blocks)])
+    }
+
+    fn write_end(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"],\"streams\":[");
+        for (nth, (name, last_seq, ranks)) in self.copied.iter().enumerate() {
+            out.extend_from_slice(if nth == 0 { b"{\"instance_id\":" } else { b",{\"instance_id\":" });
+            serde_json::to_writer(&mut *out, &name.instance).expect(INTO_MEMORY);
+            out.extend_from_slice(b",\"endpoint\":");
+            text(out, &name.endpoint);
+            out.extend_from_slice(b",\"last_seq\":");
+            serde_json::to_writer(&mut *out, last_seq).expect(INTO_MEMORY);
+            out.extend_from_slice(b",\"dp_ranks\":");
+            serde_json::to_writer(&mut *out, ranks).expect(INTO_MEMORY);
+            out.push(b'}');
+        }
+        out.extend_from_slice(b"]}");
     }
 }
 

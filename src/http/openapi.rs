@@ -68,6 +68,23 @@ pub(crate) struct DumpEntry {
     /// Stored events, parents before children.
     #[schema(value_type = Vec<Object>)]
     events: Vec<serde_json::Value>,
+    /// Where each stream stood when its owners were copied.
+    streams: Vec<DumpStream>,
+}
+
+/// One stream of an index in a dump.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "describes the JSON form only")]
+pub(crate) struct DumpStream {
+    /// The instance.
+    #[schema(value_type = InstanceId)]
+    instance_id: serde_json::Value,
+    /// Address of the publisher; empty if unknown.
+    endpoint: String,
+    /// Number of the last batch in the events; null if none was applied.
+    last_seq: Option<u64>,
+    /// Ranks that it feeds.
+    dp_ranks: Vec<u32>,
 }
 
 /// Answer of `/digest`.

@@ -33,11 +33,26 @@ pub struct Export {
     pub(super) copied: Copied,
 }
 
+/// The blocks of one stream's owners at one batch boundary.
+#[derive(Debug)]
+pub struct StreamDump {
+    /// Where the stream stood.
+    pub position: Position,
+    /// At least one owner; as `PrefixIndex::dump` orders its blocks.
+    pub owners: Vec<(Owner, Vec<DumpBlock>)>,
+}
+
 impl Export {
     /// Copies the owners and the position under one read lock. None if the stream is gone.
     #[must_use]
     pub fn copy(&self) -> Option<StreamImage> {
         self.copied.copy(&self.name)
+    }
+
+    /// Spells out the blocks of the owners under one read lock. None if the stream is gone.
+    #[must_use]
+    pub fn dump(&self) -> Option<StreamDump> {
+        self.copied.dump(&self.name)
     }
 }
 

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use crate::ids::{IndexKey, Owner, Seq};
 use crate::image::{IndexHead, Position, StreamImage, StreamName};
-use crate::index::{OwnerId, SharedIndex};
+use crate::index::{OwnerId, PrefixIndex, SharedIndex};
 use crate::ingest::Handle;
 use crate::registry::core::Core;
 use crate::registry::state::IndexEntry;
-use crate::registry::{Export, ExportFilter, StreamView};
+use crate::registry::{Export, ExportFilter, StreamDump, StreamView};
 
 /// Where a copy comes from.
 pub(super) struct Copied {
@@ -28,18 +28,32 @@ enum From {
 impl Copied {
     pub(super) fn copy(&self, name: &StreamName) -> Option<StreamImage> {
         let index = self.index.read();
-        let (position, ids): (_, Vec<OwnerId>) = match &self.from {
-            From::Stream(handle) => {
-                let applied = handle.applied();
-                (applied.position, applied.owners.into_iter().map(|(_, id)| id).collect())
-            }
-            From::Recovered(owners, position) => {
-                (*position, owners.iter().filter_map(|owner| index.owner_id(owner)).collect())
-            }
-        };
+        let (position, owners) = self.owners(name, &index);
+        let ids: Vec<OwnerId> = owners.into_iter().map(|(_, id)| id).collect();
         let image = index.export(&ids);
         drop(index);
         (!image.owners.is_empty()).then(|| StreamImage { name: name.clone(), position, image })
+    }
+
+    pub(super) fn dump(&self, name: &StreamName) -> Option<StreamDump> {
+        let index = self.index.read();
+        let (position, owners) = self.owners(name, &index);
+        let owners: Vec<_> = owners.into_iter().map(|(owner, id)| (owner, index.dump(id))).collect();
+        (!owners.is_empty()).then_some(StreamDump { position, owners })
+    }
+
+    /// Owners that are there, and where their stream stands.
+    fn owners(&self, name: &StreamName, index: &PrefixIndex) -> (Position, Vec<(Owner, OwnerId)>) {
+        let (position, owners): (_, Vec<Owner>) = match &self.from {
+            From::Stream(handle) => {
+                let applied = handle.applied();
+                let owner = |(rank, _)| Owner { instance: name.instance.clone(), rank };
+                (applied.position, applied.owners.into_iter().map(owner).collect())
+            }
+            From::Recovered(owners, position) => (*position, owners.clone()),
+        };
+        let present = owners.into_iter().filter_map(|owner| Some((index.owner_id(&owner)?, owner)));
+        (position, present.map(|(id, owner)| (owner, id)).collect())
     }
 }
 

@@ -32,7 +32,8 @@ pub use crate::ingest::{Status, StreamReport};
 use crate::zmtp::{Context, Options};
 pub use crate::zmtp::{Endpoint, EndpointError};
 pub use exchange::{
-    Adopted, Export, ExportFilter, Recovered, RecoveredIndex, RecoveredStream, Restored, StreamView, Verification,
+    Adopted, Export, ExportFilter, Recovered, RecoveredIndex, RecoveredStream, Restored, StreamDump, StreamView,
+    Verification,
 };
 pub use refill::Refill;
 

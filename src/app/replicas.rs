@@ -40,6 +40,7 @@ pub(super) fn prepare(replicas: &Replicas) -> anyhow::Result<(Replica, Option<Fo
     let forwarder = forward_registrations.then(|| Forwarder::new(replica.clone()));
     let config = RecoveryConfig {
         peer_service: peer_service.clone(),
+        forward_registrations: *forward_registrations,
         disk: disk.as_ref().map(|disk| DiskConfig {
             dir: disk.dir.clone(),
             interval: disk.interval,

@@ -120,7 +120,7 @@ fn every_documented_path_is_served_and_every_error_is_json() {
         let allow = if method == "GET" { "GET,HEAD" } else { "POST" };
         assert_eq!(refused.header("allow"), Some(allow), "{path}");
     }
-    for path in ["/nope", "/query/", "/health/", "/snapshot"] {
+    for path in ["/nope", "/query/", "/health/", "/snapshot/"] {
         assert_eq!(server.get(path).code(), "not_found", "{path}");
     }
 }

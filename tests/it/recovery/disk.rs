@@ -158,7 +158,7 @@ fn the_file_is_written_at_intervals() {
         let modified = std::fs::metadata(dir.file()).and_then(|it| it.modified()).map_err(|error| error.to_string())?;
         if modified > began { Ok(()) } else { Err(format!("{modified:?}")) }
     });
-    assert!(service.metric("kvindexer_snapshot_files_total", &[("outcome", "ok")]) >= 1.0);
+    assert!(service.metric("kvindexer_replica_snapshot_files_total", &[("outcome", "ok")]) >= 1.0);
     drop(worker);
     service.kill();
     let next = Service::start_with(&dir.args(), &[]);
@@ -297,7 +297,7 @@ fn a_kill_while_the_file_is_written_leaves_the_previous_one() {
     });
     let all = listener(&service)["blocks"]["device"].clone();
     wait_for("a whole file", || {
-        let written = service.metric("kvindexer_snapshot_files_total", &[("outcome", "ok")]);
+        let written = service.metric("kvindexer_replica_snapshot_files_total", &[("outcome", "ok")]);
         let since = std::fs::metadata(dir.file()).map(|it| it.len()).unwrap_or(0);
         if written >= 1.0 && since > 400_000 { Ok(()) } else { Err(format!("{written} {since}")) }
     });
@@ -333,7 +333,7 @@ fn a_directory_that_cannot_be_written_stops_nothing() {
     let mut worker = Worker::new(&service, MODEL);
     worker.publish(json!([stored(&[1], None, &tokens(1, 4))]));
     wait_within(Duration::from_secs(20), "a failure to be counted", || {
-        match service.metric("kvindexer_snapshot_files_total", &[("outcome", "failed")]) {
+        match service.metric("kvindexer_replica_snapshot_files_total", &[("outcome", "failed")]) {
             0.0 => Err(service.log().join("\n")),
             _ => Ok(()),
         }

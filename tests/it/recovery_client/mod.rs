@@ -102,7 +102,8 @@ impl Side {
         });
     }
 
-    /// Everything that decides answers, stream by stream; when trust changed and who is connected aside.
+    /// Everything that decides answers, stream by stream; the times at which things happened here, and who is connected,
+    /// aside.
     fn state(&self) -> Vec<StreamImage> {
         let exports = self.registry.exports(&ExportFilter::default());
         let copy = |stream: StreamImage| {
@@ -110,8 +111,11 @@ impl Side {
             stream.position.connected = false;
             stream.image.owners.iter_mut().for_each(|owner| {
                 let mut trust = Trust::default();
-                owner.trust.reasons().for_each(|reason| drop(trust.set(reason, true, 0)));
+                for reason in owner.trust.reasons() {
+                    trust.set(reason, true, 0);
+                }
                 owner.trust = trust;
+                owner.rest.removals.iter_mut().for_each(|removal| removal.at_ms = 0);
             });
             stream
         };

@@ -276,6 +276,11 @@ impl<'a> Start<'a> {
         let tombstones = std::mem::take(&mut loaded.tombstones);
         self.restore(Loaded { registrations, tombstones, ..Loaded::default() }).await;
         self.handshakes().await;
+        // Nobody has listened since the file was written: that its streams are the publishers' present lives, with nothing
+        // said meanwhile, is for each publisher to prove.
+        for index in loaded.recovered.indexes.values_mut() {
+            index.streams.iter_mut().for_each(|stream| stream.position.connected = false);
+        }
         self.adopt(&path, loaded).await;
         Some(path)
     }

@@ -13,8 +13,8 @@ use crate::harness::zmq_sockets::DeadEndpoint;
 use crate::harness::{FakePeer, Service, Worker, wait_for, wait_within};
 
 const MODEL: &str = "members";
-/// The comparison of replicas comes every 30 s, and some jitter.
-const NEXT_COMPARISON: Duration = Duration::from_secs(50);
+/// Time in which the replicas of a test compare themselves several times.
+const NEXT_COMPARISON: Duration = Duration::from_secs(20);
 
 /// Two replicas that tell each other of registrations.
 fn pair(more: &[&str]) -> [Service; 2] {
@@ -22,7 +22,8 @@ fn pair(more: &[&str]) -> [Service; 2] {
     let start = |own: usize| {
         let mut peers = vec![format!("http://{}", addresses[1 - own])];
         peers.extend(more.iter().map(|peer| (*peer).to_owned()));
-        Service::launch_at(addresses[own], &["--forward-registrations", "--peers", &peers.join(",")], &[])
+        let args = ["--forward-registrations", "--compare-interval-s", "1", "--peers", &peers.join(",")];
+        Service::launch_at(addresses[own], &args, &[])
     };
     let pair = [start(0), start(1)];
     pair.iter().for_each(Service::wait_ready);
@@ -216,7 +217,7 @@ fn a_recovered_owner_that_registers_goes_on_and_one_that_does_not_goes_after_its
     let other = small_dump("grace:default", 2)["grace:default"]["events"][0].clone();
     dump["grace:default"]["events"].as_array_mut().expect("events").push(other);
     let peer = FakePeer::with_dump(dump);
-    let service = Service::start_with(&["--peers", &peer.url()], &[]);
+    let service = Service::start_with(&["--recovered-grace-s", "3", "--peers", &peer.url()], &[]);
     let gpu = |instance: &str| {
         let answer = service.query(&json!({"model_name": "grace", "token_ids": tokens(1, 4)}));
         answer["instances"][instance]["gpu"].clone()
@@ -226,7 +227,7 @@ fn a_recovered_owner_that_registers_goes_on_and_one_that_does_not_goes_after_its
     let mut registration = body(2, &endpoint);
     registration["model_name"] = json!("grace");
     assert_eq!(service.post("/register", &registration).status, 201);
-    wait_within(Duration::from_secs(90), "the other one to be dropped", || {
+    wait_within(Duration::from_secs(20), "the other one to be dropped", || {
         let workers = service.workers("grace");
         if workers.len() == 1 { Ok(()) } else { Err(format!("{workers:?}")) }
     });

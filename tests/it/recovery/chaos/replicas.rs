@@ -50,7 +50,8 @@ impl Replica {
 
     /// Starts a process; it need not be ready.
     pub(super) fn start(&self) {
-        let args = ["--peers", &self.peers, "--threads", "2", "--log", "warn,kvindexer::recovery=info"];
+        let log = "error,kvindexer::recovery=info,kvindexer::registry=info";
+        let args = ["--peers", &self.peers, "--threads", "2", "--compare-interval-s", "3", "--log", log];
         let service = Service::launch_at(self.address, &args, &[]);
         *self.process.lock().expect("no holder panics") = Some(service);
         self.turn.fetch_add(1, Ordering::SeqCst);

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::http::{Reply, Request, exchange};
+use super::{DEADLINE, try_within};
 
 const STEP: Duration = Duration::from_millis(20);
 
@@ -180,14 +181,18 @@ impl FakePeer {
     }
 }
 
-/// Asks a real service the same.
+/// Asks a real service the same; again while it is busy with others.
 ///
 /// # Errors
 /// When it cannot be reached.
 pub(crate) fn ask(source: SocketAddr, asked: &Asked) -> Result<Reply, String> {
     let body = (!asked.body.is_empty()).then_some(asked.body.as_slice());
     let content_type = asked.header("content-type");
-    exchange(source, &Request { method: &asked.method, path: &asked.target, content_type, body })
+    let request = Request { method: &asked.method, path: &asked.target, content_type, body };
+    try_within(DEADLINE, || match exchange(source, &request)? {
+        reply if reply.code() == "overloaded" => Err(reply.text()),
+        reply => Ok(reply),
+    })
 }
 
 impl Drop for FakePeer {

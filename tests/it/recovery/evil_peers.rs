@@ -166,7 +166,9 @@ fn a_snapshot_spoilt_in_any_way_leaves_nothing_and_the_next_peer_is_taken() {
             ready_within(&service, READY_MAX);
             assert!(bad.snapshots_asked() > 0, "the evil peer was asked first");
             has_all(&service);
-            assert!(service.metric("kvindexer_recovery_attempts_total", &[("outcome", "failed")]) >= 1.0);
+            // One that is busy has not failed.
+            let failed = service.metric("kvindexer_recovery_attempts_total", &[("outcome", "failed")]);
+            assert!(failed >= 1.0 || way.contains("busy"), "{failed} attempts failed");
         }))
         .map_err(|panic| {
             let text = panic.downcast_ref::<String>().cloned();

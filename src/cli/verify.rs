@@ -49,7 +49,6 @@ pub enum Error {
 /// What is read of the answer.
 #[derive(Debug, Deserialize)]
 struct Answer {
-    complete: bool,
     equal: Option<bool>,
     at: Option<u64>,
     replayed_from: Option<u64>,
@@ -113,7 +112,7 @@ fn write(owner: &str, answer: &Answer, out: &mut dyn Write) -> std::io::Result<(
     match answer.equal {
         Some(true) => writeln!(out, "equal"),
         Some(false) => writeln!(out, "DIFFERENT"),
-        None if answer.complete => writeln!(out, "unknown"),
+        None if answer.at.is_none() => writeln!(out, "unknown: no batch was applied yet"),
         None => writeln!(out, "unknown: the engine does not remember its first batches"),
     }
 }

@@ -7,6 +7,7 @@ use axum::response::Html;
 use super::AppState;
 use super::page::{self, IndexRow, View, WorkerRow};
 use super::routes::PATHS;
+use super::workers;
 use crate::ids::Tier;
 use crate::registry::{RankView, WorkerView};
 
@@ -71,7 +72,7 @@ fn worker_row(view: &WorkerView, rank: &RankView) -> WorkerRow {
         model: view.key.model.to_string(),
         tenant: view.key.tenant.to_string(),
         source: rank.source.as_str(),
-        endpoint: rank.spec.endpoint.as_str().to_owned(),
+        endpoint: workers::endpoint(rank).unwrap_or_default(),
         status: rank.stream.status.as_str(),
         trust: trust.state().as_str(),
         reasons,

@@ -11,9 +11,9 @@ use super::body::Params;
 use super::error::{Error, ErrorBody};
 use super::{AppState, names, openapi};
 use crate::event::{IgnoreReason, SkipReason};
-use crate::ids::{DuplicatePolicy, InstanceId, Role, Tier};
+use crate::ids::{DpRank, DuplicatePolicy, InstanceId, Role, Tier};
 use crate::index::OwnerReport;
-use crate::registry::{RankView, Status, StreamReport, WorkerView};
+use crate::registry::{RankView, Status, StreamReport, UNKNOWN_ENDPOINT, WorkerView};
 use crate::trust::Trust;
 
 /// One instance of one index.
@@ -22,7 +22,7 @@ pub(crate) struct Worker {
     /// Number or text.
     #[schema(value_type = openapi::InstanceId)]
     pub(crate) instance_id: InstanceId,
-    /// Who registered it: `zmq` (by hand or option), `kubernetes`, `recovered`.
+    /// Who registered it: `zmq` (by hand or option), `kubernetes`; `recovered`: nobody here, its blocks came from a peer.
     pub(crate) source: &'static str,
     /// Failed if any listener failed, else pending if any is, else active if any is, else paused.
     pub(crate) status: &'static str,
@@ -32,7 +32,7 @@ pub(crate) struct Worker {
     pub(crate) tenant_id: String,
     /// Tokens per block of the index.
     pub(crate) block_size: u32,
-    /// Address by rank.
+    /// Address by rank; a recovered rank whose publisher is unknown has none.
     pub(crate) endpoints: BTreeMap<String, String>,
     /// Listener by rank.
     pub(crate) listeners: BTreeMap<String, Listener>,
@@ -44,8 +44,11 @@ pub(crate) struct Worker {
 /// One rank of a worker. Ranks with one endpoint share a connection and its counters.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Listener {
-    /// Address of the publisher.
+    /// Address of the publisher; empty where it is unknown.
     pub(crate) endpoint: String,
+    /// Who registered this rank, where it is not the worker's source.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) source: Option<&'static str>,
     /// `pending`, `active` (the handshake is complete), `paused` or `failed` (can never connect).
     pub(crate) status: &'static str,
     /// Why it is not active.
@@ -154,6 +157,12 @@ pub(super) async fn workers(
     Ok(Json(state.registry.workers(model.as_ref(), tenant.as_ref()).into_iter().map(Worker::from).collect()))
 }
 
+/// Address of a rank's publisher, if it is known.
+pub(super) fn endpoint(rank: &RankView) -> Option<String> {
+    let address = rank.spec.endpoint.as_str();
+    (address != UNKNOWN_ENDPOINT).then(|| address.to_owned())
+}
+
 /// Status of a worker from those of its listeners.
 pub(super) fn worst_status(statuses: impl Iterator<Item = Status>) -> Status {
     let rank = |status: &Status| match status {
@@ -167,27 +176,34 @@ pub(super) fn worst_status(statuses: impl Iterator<Item = Status>) -> Status {
 
 impl From<WorkerView> for Worker {
     fn from(view: WorkerView) -> Self {
-        let endpoint = |rank: &RankView| rank.spec.endpoint.as_str().to_owned();
+        let source = view.source;
+        let endpoints = view.ranks.iter().filter_map(|(number, rank)| Some((number.to_string(), endpoint(rank)?)));
+        let listener = |(number, rank): (DpRank, RankView)| {
+            let other = (rank.source != source).then(|| rank.source.as_str());
+            (number.to_string(), Listener { source: other, ..rank.into() })
+        };
         Self {
             instance_id: view.instance,
-            source: view.source.as_str(),
+            source: source.as_str(),
             status: worst_status(view.ranks.values().map(|rank| rank.stream.status)).as_str(),
             model_name: view.key.model.to_string(),
             tenant_id: view.key.tenant.to_string(),
             block_size: view.block_size.tokens(),
-            endpoints: view.ranks.iter().map(|(number, rank)| (number.to_string(), endpoint(rank))).collect(),
+            endpoints: endpoints.collect(),
             additional_salt: view.ranks.values().find_map(|rank| rank.spec.additional_salt.clone()),
-            listeners: view.ranks.into_iter().map(|(number, rank)| (number.to_string(), rank.into())).collect(),
+            listeners: view.ranks.into_iter().map(listener).collect(),
         }
     }
 }
 
 impl From<RankView> for Listener {
     fn from(view: RankView) -> Self {
+        let address = endpoint(&view).unwrap_or_default();
         let RankView { spec, stream, report, .. } = view;
         let counters = Counters::new(&stream, &report);
         Self {
-            endpoint: spec.endpoint.as_str().to_owned(),
+            endpoint: address,
+            source: None,
             status: stream.status.as_str(),
             last_error: stream.last_error,
             last_seq: stream.last_seq.map(|seq| seq.0),

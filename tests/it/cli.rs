@@ -119,6 +119,14 @@ fn wrong_command_lines_end_with_2_and_bad_values_with_1() {
         (&["--block-size", "16", "--workers", "1=tcp://h:1|x"], &[], 1, "invalid replay endpoint `x`"),
         (&["--block-size", "16", "--workers", "1=tcp://h:1,1:0=tcp://h:2"], &[], 1, "twice"),
         (&["--host", "example.org"], &[], 1, "IP address"),
+        (&["--peer-service", "peers"], &[], 1, "--peer-service must be a host and a port"),
+        (&["--forward-registrations=maybe"], &[], 1, "must be `on` or `off`"),
+        (&["--snapshot-interval-s", "0"], &[], 1, "--snapshot-interval-s must be at least 1"),
+        (&["--host", "127.0.0.1", "--port", "0", "--snapshot-dir", "/dev/null/at/all"], &[], 1, "--snapshot-dir"),
+        (&["diff", "http://127.0.0.1:9"], &[], 2, "<B>"),
+        (&["diff", "http://127.0.0.1:9", "http://127.0.0.1:10"], &[], 2, "failed to ask"),
+        (&["verify", "http://127.0.0.1:9", "--model-name", "m", "--instance-id", "1"], &[], 2, "failed to ask"),
+        (&["digest", "no address"], &[], 2, "no address"),
         (&["--access-log", "/nowhere/at/all"], &[], 1, "access log"),
         (&["--log", "=["], &[], 1, "--log"),
         (&[], &[("DYN_ROUTER_MIN_INITIAL_WORKERS", "-1")], 1, "non-negative integer"),
@@ -139,7 +147,9 @@ fn help_and_version_are_there_for_every_command() {
     let (code, stdout, _) = run(&["--version"], &[]);
     assert_eq!((code, stdout.trim()), (Some(0), concat!("kvindexer ", env!("CARGO_PKG_VERSION"))));
     for (args, names) in [
-        (&["--help"][..], &["serve", "sim", "demo"][..]),
+        (&["--help"][..], &["serve", "sim", "demo", "diff", "verify", "digest"][..]),
+        (&["diff", "--help"], &["--model-name", "--tenant-id", "--deep", "0 equal, 1 different, 2 not compared"]),
+        (&["verify", "--help"], &["--model-name", "--instance-id", "--dp-rank", "2 not compared"]),
         (
             &["serve", "--help"],
             &[
@@ -151,6 +161,13 @@ fn help_and_version_are_there_for_every_command() {
                 "--model-name",
                 "--tenant-id",
                 "--peers",
+                "--peer-service",
+                "--forward-registrations",
+                "--compare-interval-s",
+                "--recovered-grace-s",
+                "--snapshot-dir",
+                "--snapshot-interval-s",
+                "--snapshot-age-max-s",
                 "--min-initial-workers",
                 "--memory-limit",
                 "--query-body-bytes-max",
@@ -218,6 +235,79 @@ fn a_drain_ends_by_itself_with_0() {
 }
 
 #[test]
+fn a_replica_that_still_recovers_answers_503_and_stops_in_time_with_0() {
+    // A peer that takes connections and never answers; its backlog is enough.
+    let mute = TcpListener::bind(("127.0.0.1", 0)).expect("loopback has a free port");
+    let peers = format!("http://{}", mute.local_addr().expect("an address"));
+    let folder = std::env::temp_dir().join(format!("kvindexer-recovers-{}", std::process::id()));
+    let dir = folder.to_str().expect("a plain path");
+    let serving = Serving::start(&["--peers", &peers, "--snapshot-dir", dir], &[]);
+    let ready = serving.get("/ready");
+    assert_eq!(ready.status, 503, "{}", ready.text());
+    assert!(ready.text().contains("recovery"), "{}", ready.text());
+    let query = serving.send("POST", "/query", Some(&json!({"model_name": "m", "token_ids": []})));
+    assert_eq!((query.status, query.code().as_str()), (503, "not_ready"));
+    assert_eq!(serving.get("/health").status, 200);
+    assert_eq!(serving.get("/digest").json()["phase"], "waiting");
+    serving.signal("TERM");
+    let (status, log) = serving.end();
+    assert_eq!(status.code(), Some(0), "{log}");
+    let files = std::fs::read_dir(&folder).expect("made at the start").count();
+    assert_eq!(files, 0, "a state that was not whole is not worth a file");
+    std::fs::remove_dir_all(folder).expect("the folder is ours");
+}
+
+#[test]
+fn a_state_survives_on_disk_and_diff_and_verify_tell_by_their_exit_code() {
+    let folder = std::env::temp_dir().join(format!("kvindexer-disk-{}", std::process::id()));
+    let dir = folder.to_str().expect("a plain path");
+    let first = Serving::start(&["--snapshot-dir", dir], &[]);
+    let fleet =
+        ["sim", "--port", "0", "--workers", "2", "--blocks", "200", "--tokens-per-id", "64", "--requests", "100"];
+    let mut sim = kvindexer(&[&fleet[..], &["--rate", "500", "--register", &first.url(), "--check"]].concat(), &[])
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("the built binary starts");
+    let mut lines = BufReader::new(sim.stdout.take().expect("stdout is piped")).lines();
+    let checked = lines.find(|line| line.as_ref().is_ok_and(|line| line.contains("checked_prompts")));
+    assert!(checked.is_some(), "the fleet ended early");
+    first.signal("TERM");
+    let (status, log) = first.end();
+    assert_eq!(status.code(), Some(0), "{log}");
+
+    let again = Serving::start(&["--snapshot-dir", dir], &[]);
+    let other = Serving::start(&["--peers", &again.url()], &[]);
+    for serving in [&again, &other] {
+        wait_for("ready", || match serving.get("/ready") {
+            reply if reply.status == 200 => Ok(()),
+            reply => Err(reply.text()),
+        });
+        assert_eq!(serving.get("/digest").json()["streams"].as_array().map(Vec::len), Some(2));
+        assert!(serving.get("/digest").json()["blocks"].as_u64() > Some(100), "{}", serving.get("/digest").text());
+    }
+    let (code, stdout, stderr) = run(&["diff", &again.url(), &other.url(), "--deep"], &[]);
+    assert_eq!(code, Some(0), "{stdout}{stderr}");
+    assert!(stdout.contains("equal at batch") && stdout.contains("2 streams: equal"), "{stdout}");
+    let verify = |id: &str| run(&["verify", &other.url(), "--model-name", "sim", "--instance-id", id], &[]);
+    let (code, stdout, stderr) = verify("2");
+    assert_eq!(code, Some(0), "{stdout}{stderr}");
+    assert!(stdout.ends_with("equal\n"), "{stdout}");
+    assert_eq!(verify("9").0, Some(2), "no such instance");
+
+    let gone = json!({"instance_id": 1, "model_name": "sim"});
+    assert_eq!(other.send("POST", "/unregister", Some(&gone)).status, 200);
+    let (code, stdout, _) = run(&["diff", &again.url(), &other.url()], &[]);
+    assert_eq!(code, Some(1), "{stdout}");
+    assert!(stdout.contains("ONLY IN A"), "{stdout}");
+    let (code, stdout, _) = run(&["digest", &again.url()], &[]);
+    assert!(code == Some(0) && stdout.contains("instance 1 at"), "{stdout}");
+    drop(sim.stdin.take());
+    sim.kill().expect("the process is ours");
+    sim.wait().expect("the process is ours");
+    std::fs::remove_dir_all(folder).expect("the folder is ours");
+}
+
+#[test]
 fn a_busy_port_ends_with_1() {
     let holder = TcpListener::bind(("127.0.0.1", 0)).expect("loopback has a free port");
     let port = holder.local_addr().expect("an address").port().to_string();
@@ -256,7 +346,7 @@ fn the_gate_counts_instances_and_registering_opens_it() {
 fn workers_and_peers_of_the_command_line_are_listed() {
     let workers = "7=tcp://127.0.0.1:1|tcp://127.0.0.1:2, serving/llama-0:3=tcp://localhost:1";
     let args = ["--block-size", "16", "--workers", workers, "--model-name", "m", "--routing-group", "g"];
-    let env = [("KVINDEXER_PEERS", "http://a:1, not a url"), ("DYN_ROUTER_MIN_INITIAL_WORKERS", "")];
+    let env = [("KVINDEXER_PEERS", "http://127.0.0.1:1, not a url"), ("DYN_ROUTER_MIN_INITIAL_WORKERS", "")];
     let serving = Serving::start(&args, &env);
     let listed = wait_for("both workers", || {
         let listed = serving.get("/workers").json();
@@ -271,7 +361,7 @@ fn workers_and_peers_of_the_command_line_are_listed() {
     );
     assert_eq!(number["endpoints"], json!({"0": "tcp://127.0.0.1:1"}));
     assert_eq!(text["endpoints"], json!({"3": "tcp://localhost:1"}));
-    assert_eq!(serving.get("/peers").json(), json!(["http://a:1", "not a url"]));
+    assert_eq!(serving.get("/peers").json(), json!(["http://127.0.0.1:1", "not a url"]));
     // Nobody listens there: after the time to connect the start does not wait for them.
     wait_for("ready without them", || match serving.get("/ready") {
         reply if reply.status == 200 => Ok(()),

@@ -12,11 +12,11 @@ pub(super) type Name = (IndexKey, StreamName);
 /// What two digests say about one stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Finding {
-    /// The same blocks after this batch; none: neither has applied any.
-    Equal(Option<Seq>),
+    /// The same blocks after this batch.
+    Equal(Seq),
     /// Other blocks after this batch.
     Different(Seq),
-    /// No batch after which both know their digest.
+    /// No batch after which both know their digest; where each stands.
     Apart(Option<Seq>, Option<Seq>),
     /// The second does not know it.
     OnlyFirst,
@@ -74,9 +74,8 @@ fn pair(first: Option<&StreamDigest>, second: Option<&StreamDigest>, name: Name)
 fn finding(first: &StreamDigest, second: &StreamDigest) -> Finding {
     let (ours, theirs) = (sums(first), sums(second));
     match ours.iter().rev().find_map(|(seq, digest)| theirs.get(seq).map(|other| (*seq, digest == other))) {
-        Some((seq, true)) => Finding::Equal(Some(seq)),
+        Some((seq, true)) => Finding::Equal(seq),
         Some((seq, false)) => Finding::Different(seq),
-        None if ours.is_empty() && theirs.is_empty() => Finding::Equal(None),
         None => {
             let last = |sums: &BTreeMap<Seq, &str>| sums.keys().next_back().copied();
             Finding::Apart(last(&ours), last(&theirs))
@@ -158,17 +157,17 @@ mod tests {
     fn streams_are_compared_at_the_greatest_number_that_both_know() {
         let seq = |number| Some(Seq(number));
         for (first, second, want) in [
-            ("7=a", "7=a", Finding::Equal(seq(7))),
+            ("7=a", "7=a", Finding::Equal(Seq(7))),
             ("7=a", "7=b", Finding::Different(Seq(7))),
-            ("", "", Finding::Equal(None)),
+            ("", "", Finding::Apart(None, None)),
             ("7=a", "", Finding::Apart(seq(7), None)),
             ("7=a", "8=a", Finding::Apart(seq(7), seq(8))),
             // One runs ahead: the kept one decides.
-            ("256=x 300=a", "256=x 290=b", Finding::Equal(seq(256))),
-            ("256=x 512=y 513=a", "256=z 512=y 600=b", Finding::Equal(seq(512))),
+            ("256=x 300=a", "256=x 290=b", Finding::Equal(Seq(256))),
+            ("256=x 512=y 513=a", "256=z 512=y 600=b", Finding::Equal(Seq(512))),
             ("256=x 300=a", "256=z 290=b", Finding::Different(Seq(256))),
             // The present state of one is a kept one of the other.
-            ("256=x", "256=x 300=a", Finding::Equal(seq(256))),
+            ("256=x", "256=x 300=a", Finding::Equal(Seq(256))),
         ] {
             let pairs = compare(&digest(vec![stream(1, first)]), &digest(vec![stream(1, second)]), |_| true);
             assert_eq!(pairs[0].finding, want, "{first} | {second}");

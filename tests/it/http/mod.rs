@@ -5,6 +5,7 @@ mod answers;
 mod bounds;
 mod dialects;
 mod operation;
+mod replicas;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use kvindexer::index::{self, ApplyContext};
 use kvindexer::ingest::{self, SystemClock};
 use kvindexer::metrics::Metrics;
 use kvindexer::readiness::Readiness;
-use kvindexer::recovery::{PeerList, Replica};
+use kvindexer::recovery::{Forwarder, PeerList, Replica};
 use kvindexer::registry::{Registry, RegistryConfig};
 use kvindexer::zmtp;
 use serde_json::{Value, json};
@@ -30,6 +31,24 @@ use crate::harness::http::{Reply, Request, exchange};
 
 /// Engines that the tests name and that nobody is: the port of "discard", where nothing listens.
 const ENDPOINT: &str = "tcp://127.0.0.1:9";
+
+/// What a server is made of where it is not the default.
+struct Setup {
+    config: HttpConfig,
+    limits: ServerLimits,
+    readiness: Readiness,
+    /// Its registry waits for a state.
+    recovering: bool,
+    /// Other replicas, to which registrations are sent on; none: they are not.
+    forwards_to: Option<Vec<String>>,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        let (config, limits) = (HttpConfig::default(), ServerLimits::default());
+        Self { config, limits, readiness: Readiness::ready(), recovering: false, forwards_to: None }
+    }
+}
 
 /// A served API; ends with its value.
 struct Server {
@@ -43,10 +62,15 @@ struct Server {
 
 impl Server {
     fn start() -> Self {
-        Self::with(HttpConfig::default(), ServerLimits::default(), Readiness::ready())
+        Self::build(Setup::default())
     }
 
     fn with(config: HttpConfig, limits: ServerLimits, readiness: Readiness) -> Self {
+        Self::build(Setup { config, limits, readiness, ..Setup::default() })
+    }
+
+    fn build(setup: Setup) -> Self {
+        let Setup { config, limits, readiness, recovering, forwards_to } = setup;
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let _inside = runtime.enter();
         let registry = Registry::new(RegistryConfig {
@@ -63,13 +87,14 @@ impl Server {
             },
             ingest_limits: ingest::Limits::default(),
             clock: Arc::new(SystemClock),
-            recovering: false,
+            recovering,
         });
+        let replica = Replica::new(PeerList::new(forwards_to.iter().flatten().cloned()));
         let state = AppState::new(Services {
             registry: Arc::clone(&registry),
             readiness: readiness.clone(),
-            replica: Replica::new(PeerList::default()),
-            forwarder: None,
+            forwarder: forwards_to.map(|_| Forwarder::new(replica.clone())),
+            replica,
             metrics: Arc::new(Metrics::new(PATHS)),
             access_log: None,
             config,
@@ -79,6 +104,10 @@ impl Server {
         let stop = CancellationToken::new();
         let serving = runtime.spawn(serve(listener, router(state), limits, stop.clone()));
         Self { address, registry, readiness, stop, serving: Some(serving), runtime: Some(runtime) }
+    }
+
+    fn url(&self) -> String {
+        format!("http://{}", self.address)
     }
 
     fn send(&self, request: &Request<'_>) -> Reply {

@@ -242,9 +242,10 @@ fn a_replica_that_still_recovers_answers_503_and_stops_in_time_with_0() {
     let folder = std::env::temp_dir().join(format!("kvindexer-recovers-{}", std::process::id()));
     let dir = folder.to_str().expect("a plain path");
     let serving = Serving::start(&["--peers", &peers, "--snapshot-dir", dir], &[]);
-    let ready = serving.get("/ready");
-    assert_eq!(ready.status, 503, "{}", ready.text());
-    assert!(ready.text().contains("recovery"), "{}", ready.text());
+    wait_for("/ready to say what the start waits for", || match serving.get("/ready") {
+        reply if reply.status == 503 && reply.text().contains("recovery") => Ok(()),
+        reply => Err(format!("{} {}", reply.status, reply.text())),
+    });
     let query = serving.send("POST", "/query", Some(&json!({"model_name": "m", "token_ids": []})));
     assert_eq!((query.status, query.code().as_str()), (503, "not_ready"));
     assert_eq!(serving.get("/health").status, 200);

@@ -177,7 +177,7 @@ impl<'a> Builder<'a> {
     fn item(&mut self, item: Item) -> Result<(), Why> {
         match item {
             Item::Header(header) => self.loaded.header = Some(header),
-            Item::Registration(registration) => self.loaded.registrations.push(registration),
+            Item::Registration(registration) => self.loaded.registrations.push(*registration),
             Item::Tombstone(tombstone) => self.loaded.tombstones.push(tombstone),
             Item::Index(head) => self.begin(head)?,
             Item::Stream(stream) => self.stream(&stream)?,

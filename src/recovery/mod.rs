@@ -108,11 +108,12 @@ pub enum Outcome {
 }
 
 /// Takes the state of the best peer, else of the file, into a registry whose streams only hold; ends that in every case.
-/// Shows how far it is in `hold`, which it drops when it is done.
+/// Shows how far it is in `hold`, which it drops when it is done. With a state the replica is ready for others to take it
+/// on; without one it still loads, from its workers, until the caller says that it is ready.
 pub async fn recover(replica: &Replica, registry: &Arc<Registry>, config: &RecoveryConfig, hold: Hold) -> Outcome {
     replica.set_phase(Phase::Waiting);
     let outcome = start::Start::new(replica, registry, config, &hold).run().await;
-    replica.set_phase(Phase::Ready);
+    replica.set_phase(if matches!(outcome, Outcome::Recovered(_)) { Phase::Ready } else { Phase::Loading });
     drop(hold);
     outcome
 }

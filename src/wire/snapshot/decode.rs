@@ -169,7 +169,7 @@ impl Decoder {
             }
             (Place::Top, Kind::Registrations) => {
                 let list = self.items(payload, "registration")?;
-                self.registered(list.into_iter().map(Item::Registration))?;
+                self.registered(list.into_iter().map(Box::new).map(Item::Registration))?;
             }
             (Place::Top, Kind::Tombstones) => {
                 let list = self.items(payload, "tombstone")?;

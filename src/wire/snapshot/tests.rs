@@ -118,8 +118,8 @@ fn sample() -> Vec<Item> {
     let fresh = Trust::default();
     vec![
         Item::Header(Header { replica_id: "0011".into(), program: "0.1.0".into(), created_ms: 5 }),
-        Item::Registration(registration("7", None)),
-        Item::Registration(registration("ns/pod", Some(registration("ns/pod", None)))),
+        Item::Registration(Box::new(registration("7", None))),
+        Item::Registration(Box::new(registration("ns/pod", Some(registration("ns/pod", None))))),
         Item::Tombstone(Tombstone { key: IndexKey::new("m", "t"), instance: 1.into(), dp_rank: 0, at_ms: 9 }),
         Item::Index(head("a")),
         Item::Stream(Box::new(stream("7", vec![owner("7", rest()), owner("ns/pod", OwnerRest::default())]))),
@@ -141,7 +141,7 @@ fn encode(items: &[Item]) -> Vec<u8> {
                 let encoder = encoder.as_mut().expect("the header is first");
                 match item {
                     Item::Header(_) => unreachable!("it was matched above"),
-                    Item::Registration(one) => encoder.registrations(vec![one.clone()]),
+                    Item::Registration(one) => encoder.registrations(vec![(**one).clone()]),
                     Item::Tombstone(one) => encoder.tombstones(vec![one.clone()]),
                     Item::Stream(stream) => encoder.stream((**stream).clone()),
                     Item::Index(_) | Item::End(_) => {
@@ -286,7 +286,7 @@ fn deep_nesting_is_refused() {
         deep = registration("7", Some(deep));
     }
     let mut items = sample();
-    items[1] = Item::Registration(deep);
+    items[1] = Item::Registration(Box::new(deep));
     assert!(matches!(decode(&encode(&items), 512), Err(Error::Value { what: "registration", .. })));
 }
 

@@ -26,7 +26,7 @@ pub enum Item {
     /// Always the first.
     Header(Header),
     /// One registration.
-    Registration(Registration),
+    Registration(Box<Registration>),
     /// One registration that was taken back.
     Tombstone(Tombstone),
     /// The streams that follow belong to this index.

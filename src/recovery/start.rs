@@ -272,9 +272,6 @@ impl<'a> Start<'a> {
             self.replica.set_phase(Phase::Waiting);
             return None;
         };
-        // Nobody was listening since it was written: what comes next must prove that nothing was missed.
-        let streams = loaded.recovered.indexes.values_mut().flat_map(|index| &mut index.streams);
-        streams.for_each(|stream| stream.position.connected = false);
         let registrations = std::mem::take(&mut loaded.registrations);
         let tombstones = std::mem::take(&mut loaded.tombstones);
         self.restore(Loaded { registrations, tombstones, ..Loaded::default() }).await;

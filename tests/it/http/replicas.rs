@@ -24,7 +24,7 @@ fn read(reply: &Reply) -> (Vec<Registration>, Vec<(IndexKey, StreamImage)>) {
     decoder.push(&reply.body);
     while let Some(item) = decoder.next_item().expect("a snapshot") {
         match item {
-            Item::Registration(registration) => registrations.push(registration),
+            Item::Registration(registration) => registrations.push(*registration),
             Item::Index(head) => key = Some(head.key),
             Item::Stream(stream) => streams.push((key.clone().expect("an index before its streams"), *stream)),
             Item::Header(_) | Item::Tombstone(_) | Item::End(_) => {}

@@ -2,12 +2,14 @@
 
 mod chaos;
 mod disk;
+mod equal;
 mod evil_peers;
 mod faults_recovery;
 mod golden_recovery;
 mod names;
 mod reference;
 mod registrations;
+mod stop;
 
 use serde_json::{Value, json};
 

@@ -9,6 +9,7 @@ mod cache;
 mod fleet;
 mod replicas;
 
+use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -82,9 +83,15 @@ fn replicas_stay_exact_while_they_are_killed_and_started_again() {
     if let Err(found) = outcome {
         panic!("seed {seed}: not equal and exact {QUIET_MAX:?} after quiet:\n{found}\n{}", chaos.logs());
     }
-    eprintln!("chaos: equal and exact {:.1?} after quiet", quiet.elapsed());
+    let lives: u64 = chaos.engines.iter().map(|engine| engine.pause().lives).sum();
+    let refills = chaos.replicas.iter().map(|replica| replica.metric("kvindexer_recovery_refills_total")).sum::<f64>();
+    eprintln!(
+        "chaos: equal and exact {:.1?} after quiet; {lives} engines had started anew, {refills} refills in the last processes",
+        quiet.elapsed()
+    );
     let wrong = all_wrong_answers(&chaos.replicas, &chaos.engines);
     assert!(wrong.is_empty(), "seed {seed}: {} wrong answers after quiet:\n{}", wrong.len(), wrong.join("\n"));
+    chaos.compare_deeply();
     assert!(counts[0] >= 10 * (1 + kills), "few answers were compared: {counts:?}");
     assert!(kills == 0 || counts[2] > 0, "no answer was asked for during a recovery: {counts:?}");
 }
@@ -237,6 +244,28 @@ impl Chaos {
                     Err(_) if caught_up.is_err() || replica.turn() != turn => self.count(Sample::Missed),
                     Err(error) => self.report(format!("sample: {error}")),
                 }
+            }
+        }
+    }
+
+    /// What operators have to look closer: `kvindexer diff` of the replicas, and a whole replay beside the live state.
+    fn compare_deeply(&self) {
+        let [first, others @ ..] = &self.replicas[..] else { return };
+        for other in others {
+            let said = Command::new(env!("CARGO_BIN_EXE_kvindexer"))
+                .args(["diff", "--deep", &first.url(), &other.url()])
+                .output()
+                .expect("the built binary starts");
+            assert_eq!(said.status.code(), Some(0), "seed {}: {}", self.seed, String::from_utf8_lossy(&said.stdout));
+        }
+        for engine in self.engines.iter().filter(|engine| engine.spec.memory == Memory::Whole) {
+            for rank in 0..engine.spec.ranks {
+                let body = json!({
+                    "model_name": engine.spec.model, "tenant_id": engine.spec.tenant, "instance_id": engine.spec.instance,
+                    "dp_rank": rank,
+                });
+                let reply = first.post("/verify", &body).expect("a replica answers");
+                assert_eq!(reply.json()["equal"], true, "seed {}: {}", self.seed, reply.text());
             }
         }
     }

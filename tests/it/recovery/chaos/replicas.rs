@@ -84,6 +84,15 @@ impl Replica {
         exchange(self.address, &Request { method: "POST", path, content_type, body: Some(body.as_bytes()) })
     }
 
+    pub(super) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Sum of the samples of a metric.
+    pub(super) fn metric(&self, name: &str) -> f64 {
+        self.process.lock().expect("no holder panics").as_ref().map_or(0.0, |service| service.metric(name, &[]))
+    }
+
     pub(super) fn digest(&self) -> Result<Digest, String> {
         let reply = self.get("/digest")?;
         serde_json::from_slice(&reply.body).map_err(|error| format!("{error}: {}", reply.text()))

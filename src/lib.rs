@@ -15,10 +15,12 @@
 //! | [`wire`] | bytes to events, in every published form; pure |
 //! | [`zmtp`] | the connect side of ZeroMQ: moves frames, knows no events |
 //! | [`ingest`] | one stream per publisher: sequence rules (pure), listener and replay |
+//! | [`image`] | what the owners of a stream hold, and who is registered, as plain values: the form in which state travels |
 //! | [`registry`] | owns indexes and listeners; its callers are HTTP and the command line |
+//! | [`recovery`] | takes state from other replicas or from a file, and keeps replicas equal |
 //! | [`http`], [`metrics`] | the API, the page, `/metrics` |
 //! | [`config`], [`readiness`], [`app`] | options; why `/ready` is not yet 200; the whole, its start and its end |
-//! | [`cli`] | the commands beside `serve`: a simulated fleet, and the demonstration |
+//! | [`cli`] | the commands beside `serve`: a simulated fleet, the demonstration, and comparisons of replicas |
 //!
 //! Invariants that hold everywhere: a query sees each batch of an owner whole or not at all; nothing that an engine or a
 //! client sends can end the process or grow memory without a bound; what could not be used is counted and shown in the

@@ -60,7 +60,7 @@ impl Place {
             Some(hold) => recovery::recover(&self.replica, &self.registry, &self.config, hold).await,
             None => Outcome::Empty,
         };
-        info!(?outcome, replica_id = self.replica.id(), "state was looked for");
+        info!(?outcome, replica_id = self.replica.id(), "the search for state has ended");
         match outcome {
             // Its streams go on from where the source stood; what they still have to ask for shows in their trust.
             Outcome::Recovered(_) => drop(cold_start),

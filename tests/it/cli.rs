@@ -1,6 +1,7 @@
 //! The built program as an operator meets it: options, exit codes, signals, the start-up gate, `sim` and `demo`.
 
 mod replicas;
+mod verify;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener};

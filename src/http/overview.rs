@@ -47,7 +47,7 @@ pub(super) async fn page(State(state): State<AppState>) -> ([(HeaderName, &'stat
         indexes: indexes.collect(),
         workers,
         workers_total,
-        peers: state.replica.peers().urls(),
+        peers: state.replica.other_urls().into_iter().collect(),
         paths: PATHS
             .iter()
             .copied()

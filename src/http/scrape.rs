@@ -142,7 +142,7 @@ fn of_replica(samples: &mut Vec<Sample>, replica: &Replica) {
         (&RECOVERY_BYTES, bytes),
         (&RECOVERY_BLOCKS, blocks),
         (&COLD_STARTS, cold_starts),
-        (&PEERS, replica.peers().urls().len() as u64),
+        (&PEERS, replica.other_urls().len() as u64),
         (&COMPARED, compared_streams),
         (&DIFFERING, differing_streams),
         (&DIFFERING_REGISTRATIONS, differing_registrations),

@@ -11,7 +11,7 @@ use super::body::Params;
 use super::error::{Error, ErrorBody};
 use super::{AppState, names, openapi};
 use crate::event::{IgnoreReason, SkipReason};
-use crate::ids::{DpRank, DuplicatePolicy, InstanceId, Role, Tier};
+use crate::ids::{DpRank, DuplicatePolicy, InstanceId, Role, Source, Tier};
 use crate::index::OwnerReport;
 use crate::registry::{RankView, Status, StreamReport, UNKNOWN_ENDPOINT, WorkerView};
 use crate::trust::Trust;
@@ -160,7 +160,8 @@ pub(super) async fn workers(
 /// Address of a rank's publisher, if it is known.
 pub(super) fn endpoint(rank: &RankView) -> Option<String> {
     let address = rank.spec.endpoint.as_str();
-    (address != UNKNOWN_ENDPOINT).then(|| address.to_owned())
+    let made_up = rank.source == Source::Recovered && address == UNKNOWN_ENDPOINT;
+    (!made_up).then(|| address.to_owned())
 }
 
 /// Status of a worker from those of its listeners.
@@ -270,6 +271,8 @@ pub(super) fn counted(counts: &[u64], words: impl Iterator<Item = &'static str>)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::{BlockSize, IndexKey, Owner, OwnerSpec};
+    use crate::registry::{Endpoint, WorkerSpec};
 
     #[test]
     fn a_worker_is_as_good_as_the_contract_says() {
@@ -284,6 +287,42 @@ mod tests {
         ] {
             assert_eq!(worst_status(statuses.iter().copied()), want, "{statuses:?}");
         }
+    }
+
+    #[test]
+    fn a_recovered_rank_beside_a_registered_one_shows_its_source_and_no_made_up_address() {
+        let rank = |number: u32, source, endpoint: &str| {
+            let spec = WorkerSpec {
+                key: IndexKey::new("m", "t"),
+                owner: Owner::new(7, number),
+                block_size: BlockSize::new(4).unwrap(),
+                endpoint: Endpoint::parse(endpoint).unwrap(),
+                replay_endpoint: None,
+                topic: None,
+                additional_salt: None,
+                default_lora: None,
+                owner_spec: OwnerSpec::default(),
+                incarnation: None,
+            };
+            let (stream, report) = (StreamReport::default(), OwnerReport::default());
+            (DpRank(number), RankView { spec, source, superseded: None, stream, report })
+        };
+        let worker = Worker::from(WorkerView {
+            key: IndexKey::new("m", "t"),
+            instance: 7.into(),
+            block_size: BlockSize::new(4).unwrap(),
+            source: Source::Manual,
+            ranks: BTreeMap::from([
+                rank(0, Source::Manual, "tcp://h:1"),
+                rank(1, Source::Recovered, UNKNOWN_ENDPOINT),
+                rank(2, Source::Recovered, "tcp://h:2"),
+            ]),
+        });
+        assert_eq!((worker.source, worker.endpoints.len()), ("zmq", 2));
+        let shown = |rank: &str| (worker.listeners[rank].endpoint.as_str(), worker.listeners[rank].source);
+        assert_eq!(shown("0"), ("tcp://h:1", None));
+        assert_eq!(shown("1"), ("", Some("recovered")));
+        assert_eq!(shown("2"), ("tcp://h:2", Some("recovered")));
     }
 
     #[test]

@@ -221,7 +221,8 @@ impl Replica {
     }
 
     /// Known addresses without those of this replica.
-    pub(super) fn other_urls(&self) -> BTreeSet<String> {
+    #[must_use]
+    pub fn other_urls(&self) -> BTreeSet<String> {
         let own = self.0.own.lock();
         self.all_urls().into_iter().filter(|url| !own.contains(url)).collect()
     }

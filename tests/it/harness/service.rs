@@ -104,6 +104,17 @@ impl Service {
         self.log.lock().expect("no holder panics").clone()
     }
 
+    /// Waits for a line of its log: what was written may still be on its way here.
+    ///
+    /// # Errors
+    /// All lines, when none is like that in time.
+    pub(crate) fn has_logged(&self, is_it: impl Fn(&str) -> bool) -> Result<(), String> {
+        try_within(DEADLINE, || {
+            let log = self.log();
+            if log.iter().any(|line| is_it(line)) { Ok(()) } else { Err(format!("{log:?}")) }
+        })
+    }
+
     /// Address as other replicas name it.
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)

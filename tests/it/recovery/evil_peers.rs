@@ -188,7 +188,7 @@ fn without_another_peer_a_spoilt_snapshot_ends_in_a_cold_start_that_says_so() {
     ready_within(&service, Duration::from_secs(60));
     assert!(bad.snapshots_asked() >= 3, "three rounds: {}", bad.snapshots_asked());
     assert_eq!(service.metric("kvindexer_recovery_cold_starts_total", &[]), 1.0);
-    assert!(service.log().iter().any(|line| line.contains("ERROR")), "{:?}", service.log());
+    service.has_logged(|line| line.contains("ERROR")).expect("an error is said");
     // The worker was learnt of, its blocks were not.
     let listener = service.listener(MODEL, "default", "1", 0).expect("registrations are taken");
     assert_ne!(listener["trust"]["state"], "exact", "{listener}");
@@ -265,8 +265,8 @@ fn an_index_of_another_block_size_is_refused_and_the_others_are_taken() {
     assert_eq!(service.metric("kvindexer_recovery_refused_total", &[("reason", "block_size")]), 1.0);
     let answer = service.query(&json!({"model_name": "other", "token_ids": tokens(1, 16)}));
     assert!(answer["instances"].as_object().is_some_and(|all| all.keys().eq(["9"])), "{answer}");
-    let warns = |line: &String| line.contains("WARN") && line.contains("other") && line.contains("16");
-    assert!(service.log().iter().any(warns), "{:?}", service.log());
+    let warns = |line: &str| line.contains("WARN") && line.contains("other") && line.contains("16");
+    service.has_logged(warns).expect("a warning names the index and the size");
 }
 
 #[test]

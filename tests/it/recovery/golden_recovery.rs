@@ -263,10 +263,8 @@ impl Play<'_> {
         let args = ["--peers", &peer.url(), "--block-size", &local, "--model-name", "m", "--tenant-id", "t"];
         let service = Service::start_with(&[&args[..], &["--workers", &workers]].concat(), &[]);
         self.sentence("entry", "refused and counted, a warning names both sizes; other entries are applied")?;
-        let named = |line: &String| line.contains("block_size") && line.contains("16") && line.contains("=4");
-        if !service.log().iter().any(named) {
-            return Err(format!("no warning names both sizes: {:?}", service.log()));
-        }
+        let named = |line: &str| line.contains("block_size") && line.contains("16") && line.contains("=4");
+        service.has_logged(named).map_err(|log| format!("no warning names both sizes: {log}"))?;
         let refused = service.metric("kvindexer_recovery_refused_total", &[("reason", "block_size")]);
         if refused != 1.0 {
             return Err(format!("{refused} indexes were counted as refused"));

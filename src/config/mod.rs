@@ -3,6 +3,7 @@
 //! Read once, at the start; nobody else looks at the environment. Addresses of engines stay text here: the application
 //! turns them into endpoints before anything starts, so that a bad one ends the process with exit code 1 like any bad value.
 
+use std::ffi::OsString;
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -103,8 +104,8 @@ struct LogArgs {
     #[arg(long, env = "KVINDEXER_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
     /// Write a line per request to this file (`-` is stderr); POST /reopen_logs opens it anew
-    #[arg(long, env = "KVINDEXER_ACCESS_LOG", value_name = "FILE")]
-    access_log: Option<PathBuf>,
+    #[arg(long, env = "KVINDEXER_ACCESS_LOG", value_name = "FILE", default_value = "", hide_default_value = true)]
+    access_log: OsString,
     /// Request header whose value stands in the access log as trace id
     #[arg(long, env = "KVINDEXER_TRACE_ID_HEADER", value_name = "NAME")]
     trace_id_header: Option<String>,
@@ -323,7 +324,7 @@ impl TryFrom<LogArgs> for LogConfig {
         Ok(Self {
             filter: args.log,
             format: args.log_format,
-            access_log: args.access_log.filter(|path| !path.as_os_str().is_empty()),
+            access_log: Some(PathBuf::from(args.access_log)).filter(|path| !path.as_os_str().is_empty()),
             trace_id_header,
             access_log_local_time: args.access_log_local_time,
         })

@@ -174,6 +174,16 @@ fn registrations_are_forwarded_in_a_replica_set_unless_told_otherwise() {
 }
 
 #[test]
+fn an_empty_variable_is_as_good_as_none() {
+    // As a ConfigMap with every option in it has them.
+    let options =
+        ["--peers=", "--peer-service=", "--snapshot-dir=", "--access-log=", "--trace-id-header=", "--workers="];
+    let config = config(&options).unwrap();
+    assert_eq!((config.log.access_log, config.log.trace_id_header, config.workers), (None, None, None));
+    assert!(!config.replicas.may_recover());
+}
+
+#[test]
 fn a_snapshot_is_written_only_where_a_directory_is_named() {
     let disk = |options: &[&str]| config(options).unwrap().replicas.disk;
     assert_eq!(disk(&["--snapshot-interval-s", "7"]), None);

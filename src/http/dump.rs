@@ -35,7 +35,7 @@ use crate::registry::{Export, ExportFilter, Registry};
 const PIECE_BYTES: usize = 64 << 10;
 
 /// Dumps at once: each holds the blocks of one stream for as long as its client takes to read them.
-pub(super) const DUMPS_MAX: usize = 8;
+pub(super) const DUMPS_MAX: usize = 4;
 
 /// Longest wait for one of them to end.
 const TURN_TIMEOUT: Duration = Duration::from_secs(5);

@@ -253,6 +253,10 @@ impl Stream {
         self.awaiting_first = false;
         self.proof_due = None;
         self.stop_waiting_for_mark();
+        // Nothing applied proves which life this was of, and a replay may come from the next one; it will bring them again.
+        if self.has_replay && (self.cursor.last.is_none() || self.phase != Phase::Running) {
+            self.held.clear();
+        }
         if std::mem::take(&mut self.connected) {
             self.effects.push(Effect::Connected(false));
         }

@@ -1,5 +1,7 @@
 //! What may be registered, replaced and removed, and what happens to the index. Nothing listens at the endpoints.
 
+mod recovered;
+
 use super::*;
 use crate::ingest::SystemClock;
 
@@ -7,13 +9,17 @@ const NOBODY: &str = "tcp://127.0.0.1:1";
 const NOBODY_ELSE: &str = "tcp://127.0.0.1:2";
 
 fn registry() -> Arc<Registry> {
+    build(false)
+}
+
+fn build(recovering: bool) -> Arc<Registry> {
     Registry::new(RegistryConfig {
         zmtp: Options::default(),
         context: Context::new(1),
         index_limits: crate::index::Limits::default(),
         ingest_limits: ingest::Limits::default(),
         clock: Arc::new(SystemClock),
-        recovering: false,
+        recovering,
     })
 }
 

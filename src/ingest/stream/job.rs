@@ -180,8 +180,10 @@ impl Stream {
             self.proof_due = None;
         }
         let mut rounds = Rounds::new(position, self.counts_from_one);
-        if kind == Kind::Proof {
-            rounds.demand_proof();
+        match kind {
+            Kind::Proof => rounds.demand_proof(),
+            Kind::Gap if self.held.front() == Some(Seq(1)) => rounds.allow_from_one(),
+            Kind::Gap | Kind::Rebuild { .. } | Kind::Fill { .. } => {}
         }
         self.effects.push(Effect::StartReplay { from: rounds.from() });
         self.job = Some(Job { kind, rounds, head_lost: false, state: State::Queued });
@@ -263,18 +265,33 @@ impl Stream {
 
     /// The buffer belongs to another life: forget, keep what this connection brought, ask from the beginning.
     fn other_life(&mut self) -> ReplayStep {
-        self.held.keep_connection(self.connection);
+        self.keep_present_connection();
         self.new_life();
         self.start(if self.held.is_empty() { Kind::Proof } else { Kind::Gap });
         ReplayStep::Drop
     }
 
+    /// Of what waits, only what an open connection brought can be of the life that is there at this moment.
+    fn keep_present_connection(&mut self) {
+        if self.connected {
+            self.held.keep_connection(self.connection);
+        } else {
+            self.held.clear();
+        }
+    }
+
     /// Only an end marker on a new connection.
     fn nothing_there(&mut self) {
         self.end(Outcome::Complete);
+        let asked_above_the_beginning = self.cursor.last.is_some_and(|last| last.seq > Seq(0));
         if self.cursor.last.is_some() || self.cursor.newest > self.held.back() {
-            self.held.keep_connection(self.connection);
+            self.keep_present_connection();
             self.new_life();
+        }
+        if asked_above_the_beginning && self.held.is_empty() {
+            // The other life may have sent something below the number that was asked for.
+            self.start(Kind::Proof);
+            return;
         }
         if self.held.is_empty() {
             if std::mem::take(&mut self.unplaced) {

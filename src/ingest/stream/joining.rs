@@ -220,6 +220,8 @@ impl Stream {
             self.new_life();
             return;
         }
+        // This connection has brought smaller numbers and larger ones, but lost the one that would tell.
+        let passed_over = shown.is_none() && self.held.front().is_some_and(|front| front < mark.seq);
         self.anew = false;
         self.cursor.heard(back);
         self.no_longer_behind();
@@ -228,6 +230,9 @@ impl Stream {
             self.life_proved();
         } else if self.has_replay {
             self.proof_due = Some(now);
+        } else if passed_over {
+            self.lost_since_connect = true;
+            self.set_unverified(true);
         }
     }
 

@@ -8,7 +8,9 @@
 //! The end of a story shows: what was applied (`|` between lives, `^` where a rebuild began), asked, counted, and why the
 //! owner is not exact.
 
+mod joining;
 mod lab;
+mod sim;
 
 use lab::Lab;
 
@@ -144,8 +146,8 @@ fn a_restart_hidden_behind_larger_numbers_shows_by_the_payload() {
 
 #[test]
 fn only_an_end_marker_after_a_reconnect_is_a_restart() {
-    with_replay("c 0 1 d life c ~1000", "0 1 | ; asked 1 Complete ; restarts 1");
-    with_replay("c 0 1 d life c ~1000 0", "0 1 | 0 ; asked 1 Complete ; restarts 1");
+    with_replay("c 0 1 d life c ~1000", "0 1 | ; asked 1 Complete 0 Complete ; restarts 1");
+    with_replay("c 0 1 d life c ~1000 0", "0 1 | 0 ; asked 1 Complete 0 Complete ; restarts 1");
     with_replay(
         "c 0 1 d empty c 2 ~9000",
         "0 1 | 2 ; asked 1 Complete 0 0 Incomplete ; restarts 1 ; gaps 1 ; missing 2 ; not exact: gap replay_incomplete",

@@ -1,6 +1,7 @@
 //! Streams with real libzmq sockets, driven through the registry alone: no HTTP, no process.
 
 mod recovery;
+mod replicas;
 mod sharing;
 mod traffic;
 
@@ -29,10 +30,19 @@ impl Lab {
         Self::with(|_| {})
     }
 
+    /// Streams only hold what they hear until a state is adopted.
+    fn recovering() -> Self {
+        Self::build(ingest::Limits::default(), true)
+    }
+
     /// With other limits than the usual ones.
     fn with(change: impl FnOnce(&mut ingest::Limits)) -> Self {
         let mut ingest_limits = ingest::Limits::default();
         change(&mut ingest_limits);
+        Self::build(ingest_limits, false)
+    }
+
+    fn build(ingest_limits: ingest::Limits, recovering: bool) -> Self {
         let index_limits =
             index::Limits { recent_hashes_max: 65_536, pending_blocks_max: 65_536, removals_remembered_max: 1_024 };
         let runtime =
@@ -43,7 +53,7 @@ impl Lab {
             index_limits,
             ingest_limits,
             clock: Arc::new(SystemClock),
-            recovering: false,
+            recovering,
         });
         Self { runtime, registry }
     }

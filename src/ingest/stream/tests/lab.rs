@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::super::*;
+use crate::image::Position;
+use crate::ingest::applied::Adoption;
 use crate::ingest::rounds::RoundEnd;
 
 const BOUNDS: Bounds = Bounds {
@@ -60,6 +62,13 @@ impl Lab {
         }
     }
 
+    /// Begins by holding.
+    pub(super) fn holding(has_replay: bool) -> Self {
+        let mut lab = Self::new(has_replay, None);
+        lab.stream.begin_join();
+        lab
+    }
+
     pub(super) fn tell(&mut self, story: &str) {
         for word in story.split_whitespace() {
             self.word(word);
@@ -86,16 +95,38 @@ impl Lab {
             "noend" => self.loses_end = true,
             "bad" => self.stream.malformed(self.now),
             "join" => self.stream.join(DpRank(1)),
+            "hold" => self.stream.begin_join(),
+            "keep" => self.stream.adopt(Adoption::Keep, self.now),
+            "unplaced" => {
+                self.reasons = BTreeSet::from(["no_watermark"]);
+                self.stream.adopt(Adoption::Unplaced, self.now);
+            }
             "clear" => {
                 self.reasons.retain(|reason| !["gap", "replay_incomplete", "unverified_reconnect"].contains(reason));
                 self.stream.healed();
             }
+            _ if word.starts_with("adopt") => self.adopt(&word[5..]),
             _ if word.starts_with('~') => self.wait(number(&word[1..])),
             _ if word.starts_with("drop") => self.ring.retain(|(seq, _)| *seq != number(&word[4..])),
             _ if word.starts_with("once") => self.drop_once = Some(number(&word[4..])),
             _ if word.starts_with('p') => self.ring.push((number(&word[1..]), self.life)),
             _ => self.live(number(word)),
         }
+    }
+
+    /// `7/1!?`: at number 7 of life 1 (the present one if none is named), of a source that is not connected and has holes;
+    /// `-`: of a source that has heard nothing.
+    fn adopt(&mut self, what: &str) {
+        let number = what.trim_end_matches(['!', '?']);
+        let (seq, life) = number.split_once('/').unwrap_or((number, ""));
+        let life = life.parse().unwrap_or(self.life);
+        let mark = seq.parse().ok().map(|seq| Mark { seq: Seq(seq), payload_hash: hash_of(life, seq) });
+        let (connected, holes) = (!what.contains('!'), what.contains('?'));
+        let position = Position { mark, connected, holes, heard: mark.is_some(), ..Position::default() };
+        write!(self.applied, " [{seq}]").unwrap();
+        self.reasons = BTreeSet::from_iter(mark.is_none().then_some("nothing_heard"));
+        self.reasons.extend(holes.then_some("gap"));
+        self.stream.adopt(Adoption::Snapshot(position), self.now);
     }
 
     fn live(&mut self, seq: u64) {

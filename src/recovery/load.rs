@@ -70,6 +70,13 @@ pub(super) struct Loaded {
     pub(super) refused: u64,
 }
 
+impl Loaded {
+    /// Takes out who is registered and who was.
+    pub(super) fn take_registrations(&mut self) -> (Vec<Registration>, Vec<Tombstone>) {
+        (std::mem::take(&mut self.registrations), std::mem::take(&mut self.tombstones))
+    }
+}
+
 /// Bytes that come from a task.
 pub(super) struct Feed {
     pieces: mpsc::Receiver<Bytes>,

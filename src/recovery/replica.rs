@@ -1,7 +1,7 @@
 //! Who this replica is and how far it has come, for `/digest`, `/metrics` and `/ready`.
 
-use std::collections::BTreeSet;
 use std::collections::hash_map::RandomState;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,8 +25,8 @@ struct Inner {
     peers: PeerList,
     /// What the name of the peer service said last.
     service: Mutex<BTreeSet<String>>,
-    /// Addresses at which this replica itself answers.
-    own: Mutex<BTreeSet<String>>,
+    /// Who answered last at each address: this replica too, and others at several.
+    known: Mutex<BTreeMap<String, String>>,
     phase: Mutex<Phase>,
     bytes: AtomicU64,
     counters: Mutex<Counters>,
@@ -111,7 +111,7 @@ impl Replica {
             id: format!("{:016x}", random.finish()),
             peers,
             service: Mutex::default(),
-            own: Mutex::default(),
+            known: Mutex::default(),
             phase: Mutex::new(Phase::Waiting),
             bytes: AtomicU64::new(0),
             counters: Mutex::default(),
@@ -203,14 +203,9 @@ impl Replica {
         *self.0.service.lock() = urls;
     }
 
-    /// This replica itself answers there.
-    pub(super) fn is_me(&self, url: &str) {
-        self.0.own.lock().insert(url.to_owned());
-    }
-
-    /// Somebody else answers there.
-    pub(super) fn is_another(&self, url: &str) {
-        self.0.own.lock().remove(url);
+    /// The replica with this id answers there.
+    pub(super) fn recognise(&self, url: &str, replica_id: &str) {
+        self.0.known.lock().insert(url.to_owned(), replica_id.to_owned());
     }
 
     /// Known addresses in one form, listed and resolved ones, those of this replica among them.
@@ -220,11 +215,14 @@ impl Replica {
         urls
     }
 
-    /// Known addresses without those of this replica.
+    /// One address of each other replica, and those at which nobody has answered.
     #[must_use]
-    pub fn other_urls(&self) -> BTreeSet<String> {
-        let own = self.0.own.lock();
-        self.all_urls().into_iter().filter(|url| !own.contains(url)).collect()
+    pub fn other_urls(&self) -> Vec<String> {
+        let urls = self.all_urls();
+        let mut known = self.0.known.lock();
+        known.retain(|url, _| urls.contains(url));
+        let mut seen = BTreeSet::from([self.id()]);
+        urls.into_iter().filter(|url| known.get(url).is_none_or(|id| seen.insert(id))).collect()
     }
 }
 
@@ -275,13 +273,16 @@ mod tests {
     }
 
     #[test]
-    fn own_addresses_are_no_others() {
+    fn every_other_replica_is_told_once_and_this_one_never() {
         let replica = Replica::new(PeerList::new(["a:1/".to_owned(), "http://b:1".to_owned(), String::new()]));
         replica.set_service(BTreeSet::from(["http://c:1".to_owned()]));
-        replica.is_me("http://b:1");
-        assert_eq!(replica.other_urls().into_iter().collect::<Vec<_>>(), ["http://a:1", "http://c:1"]);
-        replica.is_another("http://b:1");
+        replica.recognise("http://b:1", replica.id());
+        assert_eq!(replica.other_urls(), ["http://a:1", "http://c:1"]);
+        replica.recognise("http://b:1", "another");
         assert_eq!(replica.other_urls().len(), 3);
+        // One replica at two addresses is told once.
+        replica.recognise("http://c:1", "another");
+        assert_eq!(replica.other_urls(), ["http://a:1", "http://b:1"]);
     }
 
     #[test]

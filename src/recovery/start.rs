@@ -1,6 +1,6 @@
 //! A start: carries out what the plan says, and ends with a registry whose streams go on.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -9,8 +9,10 @@ use tokio::time::{Instant, sleep};
 use tracing::{error, info, warn};
 
 use crate::ids::Source;
+use crate::image::{Registration, StreamName, Tombstone};
 use crate::readiness::Hold;
 use crate::recovery::client::{Client, Error};
+use crate::recovery::compare::StreamKey;
 use crate::recovery::load::{self, Loaded, Why};
 use crate::recovery::plan::{self, Peer, Plan, Seen, Step, Summary};
 use crate::recovery::resolve::{Address, resolve};
@@ -142,7 +144,7 @@ impl<'a> Start<'a> {
         for (url, answer) in answers {
             let seen = match &answer {
                 Ok(digest) => {
-                    self.recognise(&url, &digest.replica_id);
+                    self.replica.recognise(&url, &digest.replica_id);
                     Seen::Replica(Summary::from(digest))
                 }
                 Err(Error::NotThere) => Seen::Other { busy: false },
@@ -155,14 +157,6 @@ impl<'a> Start<'a> {
             peers.push(Peer { of_service: named.contains(&url), url, seen });
         }
         peers
-    }
-
-    fn recognise(&self, url: &str, replica_id: &str) {
-        if replica_id == self.replica.id() {
-            self.replica.is_me(url);
-        } else {
-            self.replica.is_another(url);
-        }
     }
 
     async fn resolve(&mut self) {
@@ -217,10 +211,25 @@ impl<'a> Start<'a> {
     async fn load_snapshot(&self, url: &str) -> Result<Loaded, Error> {
         self.registrations(url).await?;
         self.handshakes().await;
+        let before = connections(self.registry);
         let registry = Arc::clone(self.registry);
         let from = Client::url(url, "/snapshot", &[])?;
         let mut progress = self.progress(url);
-        self.client.load(from, |bytes| progress.add(bytes), move |feed| load::snapshot(&registry, feed)).await
+        let loaded =
+            self.client.load(from, |bytes| progress.add(bytes), move |feed| load::snapshot(&registry, feed)).await;
+        let mut loaded = loaded?;
+        // Whoever was registered since the first question.
+        self.restore(loaded.take_registrations()).await;
+        let after = connections(self.registry);
+        for (key, index) in &mut loaded.recovered.indexes {
+            for stream in &mut index.streams {
+                let stream_key = (key.clone(), stream.name.clone());
+                let (before, after) = (before.get(&stream_key), after.get(&stream_key));
+                // Else what was said between the state and the connection was never here, and nothing shows it.
+                stream.position.connected &= before.is_some_and(|connects| *connects > 0) && before == after;
+            }
+        }
+        Ok(loaded)
     }
 
     /// Takes over who is registered at a peer.
@@ -229,16 +238,18 @@ impl<'a> Start<'a> {
         let registry = Arc::clone(self.registry);
         let mut progress = self.progress(url);
         let loaded = self.client.load(from, |bytes| progress.add(bytes), move |feed| load::snapshot(&registry, feed));
-        self.restore(loaded.await?).await;
+        self.restore(loaded.await?.take_registrations()).await;
         Ok(())
     }
 
-    async fn restore(&self, loaded: Loaded) {
-        let restored = self.registry.restore(loaded.registrations, loaded.tombstones).await;
+    async fn restore(&self, (registrations, tombstones): (Vec<Registration>, Vec<Tombstone>)) {
+        let restored = self.registry.restore(registrations, tombstones).await;
         for (key, owner, error) in &restored.refused {
             warn!(model = %key.model, tenant = %key.tenant, %owner, %error, "registration is not taken over");
         }
-        info!(added = restored.added, kept = restored.kept, "registrations are taken over");
+        if restored.added > 0 {
+            info!(added = restored.added, kept = restored.kept, "registrations are taken over");
+        }
     }
 
     async fn take_dump(&self, url: &str) -> Result<Taken, Error> {
@@ -272,9 +283,7 @@ impl<'a> Start<'a> {
             self.replica.set_phase(Phase::Waiting);
             return None;
         };
-        let registrations = std::mem::take(&mut loaded.registrations);
-        let tombstones = std::mem::take(&mut loaded.tombstones);
-        self.restore(Loaded { registrations, tombstones, ..Loaded::default() }).await;
+        self.restore(loaded.take_registrations()).await;
         self.handshakes().await;
         // Nobody has listened since the file was written: that its streams are the publishers' present lives, with nothing
         // said meanwhile, is for each publisher to prove.
@@ -351,6 +360,23 @@ enum Kind {
 enum Taken {
     State,
     Nothing,
+}
+
+/// Completed handshakes of every stream of a registration.
+pub(super) fn connections(registry: &Registry) -> BTreeMap<StreamKey, u64> {
+    let mut connections = BTreeMap::new();
+    for worker in registry.workers(None, None) {
+        for rank in worker.ranks.into_values() {
+            let name = StreamName {
+                instance: rank.spec.owner.instance,
+                endpoint: rank.spec.endpoint.as_str().to_owned(),
+                topic: rank.spec.topic,
+                default_lora: rank.spec.default_lora,
+            };
+            connections.insert((rank.spec.key, name), rank.stream.connects);
+        }
+    }
+    connections
 }
 
 /// Another path may still be readable: there is no snapshot, or one of another version. What is no snapshot at all was

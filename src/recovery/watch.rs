@@ -13,6 +13,7 @@ use crate::image::{StreamName, Tombstone};
 use crate::recovery::client::{Client, Error};
 use crate::recovery::compare::{self, StreamKey, Verdict};
 use crate::recovery::resolve::resolve;
+use crate::recovery::start::connections;
 use crate::recovery::{RecoveryConfig, Replica, disk, load};
 use crate::registry::{Registry, Unregister};
 use crate::wire::digest::{Digest, Phase};
@@ -165,11 +166,7 @@ impl<'a> Watch<'a> {
             let Ok(digest) = answer else {
                 continue;
             };
-            if digest.replica_id == self.replica.id() {
-                self.replica.is_me(&url);
-            } else {
-                self.replica.is_another(&url);
-            }
+            self.replica.recognise(&url, &digest.replica_id);
             if digest.phase == Phase::Ready && known.insert(digest.replica_id.clone()) {
                 peers.push((url, digest));
             }
@@ -234,6 +231,8 @@ impl<'a> Watch<'a> {
         ];
         let from = Client::url(url, "/snapshot", &parameters)?;
         let refill = self.registry.begin_refill(index, name).await.ok_or(NotTaken::NotHere)?;
+        let connects = || connections(self.registry).get(key).copied();
+        let before = connects();
         let wanted: (_, StreamName) = (index.clone(), name.clone());
         let replica = self.replica;
         let loaded = self
@@ -242,6 +241,8 @@ impl<'a> Watch<'a> {
             .await;
         // Whatever came: the stream holds what it hears until this.
         let (image, failed) = match loaded {
+            // What was said between the state and another connection was never here.
+            Ok(Some(_)) if connects() != before => (None, Some(NotTaken::Reconnected)),
             Ok(Some(image)) => (Some(image), None),
             Ok(None) => (None, Some(NotTaken::NotThere)),
             Err(error) => (None, Some(error.into())),
@@ -266,6 +267,8 @@ enum NotTaken {
     NotHere,
     #[error("the peer does not have it any more")]
     NotThere,
+    #[error("its connection was replaced meanwhile")]
+    Reconnected,
     #[error("the peer's state does not fit: it is older, not exact, or of other owners")]
     DoesNotFit,
     #[error(transparent)]

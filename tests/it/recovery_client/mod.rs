@@ -76,18 +76,7 @@ impl Side {
     }
 
     fn register(&self, instance: u64, endpoint: &str) {
-        let spec = WorkerSpec {
-            key: key(),
-            owner: Owner::new(instance, 0),
-            block_size: BlockSize::new(4).unwrap(),
-            endpoint: Endpoint::parse(endpoint).unwrap(),
-            replay_endpoint: None,
-            topic: None,
-            additional_salt: None,
-            default_lora: None,
-            owner_spec: OwnerSpec::default(),
-            incarnation: None,
-        };
+        let spec = spec(instance, endpoint);
         self.runtime.block_on(self.registry.register(spec, Source::Manual, false)).unwrap();
     }
 
@@ -203,6 +192,22 @@ impl Voice {
 
 fn key() -> IndexKey {
     IndexKey::new("org/llama:8b", "a:b")
+}
+
+/// A worker with blocks of four tokens and no replay endpoint.
+fn spec(instance: u64, endpoint: &str) -> WorkerSpec {
+    WorkerSpec {
+        key: key(),
+        owner: Owner::new(instance, 0),
+        block_size: BlockSize::new(4).unwrap(),
+        endpoint: Endpoint::parse(endpoint).unwrap(),
+        replay_endpoint: None,
+        topic: None,
+        additional_salt: None,
+        default_lora: None,
+        owner_spec: OwnerSpec::default(),
+        incarnation: None,
+    }
 }
 
 /// A publisher whose batches are numbered from 0.

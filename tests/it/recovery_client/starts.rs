@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -43,6 +44,40 @@ fn a_started_replica_equals_its_source_and_stays_equal() {
     }
     assert_eq!(replica.state(), source.state());
     assert_eq!(replica.trust(1), [""; 0]);
+}
+
+/// Between the question for registrations and the one for everything somebody registers, and says something.
+#[test]
+fn a_worker_that_registers_meanwhile_comes_along_and_must_prove_itself() {
+    let (source, _engines) = source();
+    let late = Arc::new(Mutex::new(Engine::new()));
+    let (voice, runtime, engine) = (source.voice(), source.runtime.handle().clone(), Arc::clone(&late));
+    let peer = source.voice().serve_spoilt(move |_, line| {
+        let mut engine = engine.lock().unwrap();
+        let spec = spec(3, &engine.publisher.endpoint);
+        runtime.block_on(voice.registry.register(spec, Source::Manual, false)).unwrap();
+        engine.publisher.wait_subscribed();
+        engine.publish(json!([stored(&[1], None, &block(1))]));
+        wait_for("the batch", || match voice.digest()["streams"][2]["current"]["seq"] == 0 {
+            true => Ok(()),
+            false => Err(voice.digest().to_string()),
+        });
+        line.reply(200, "application/octet-stream", &voice.snapshot("/snapshot"));
+    });
+    let replica = Side::starting(&[peer.url()]);
+    assert_eq!(replica.recover(), Outcome::Recovered(peer.url()));
+    assert_eq!(replica.registry.registrations(), source.registry.registrations());
+    let mut engine = late.lock().unwrap();
+    engine.publisher.wait_subscribed();
+    wait_for("the doubt", || match replica.trust(3)[..] {
+        ["unverified_reconnect"] => Ok(()),
+        ref reasons => Err(format!("{reasons:?}")),
+    });
+    assert_eq!((replica.trust(1), replica.trust(2)), (vec![], vec![]));
+    engine.publish(json!([stored(&[2], Some(1), &block(2))]));
+    source.wait_seq(3, 1);
+    replica.wait_seq(3, 1);
+    assert_eq!(replica.state(), source.state());
 }
 
 #[test]

@@ -183,9 +183,45 @@ fn churn(out: &mut impl std::io::Write) -> std::io::Result<()> {
     Ok(())
 }
 
+/// Owners that leave one index and enter another, one image per owner, as replicas do.
+fn exchanges(out: &mut impl std::io::Write) -> std::io::Result<()> {
+    for (name, owners, sequences, chained) in [
+        ("one owner", 1u64, 8_192u64, false),
+        ("64 owners, same blocks", 64, 128, false),
+        ("8 owners, own hashes of the same blocks", 8, 1_024, true),
+    ] {
+        let (mut from, ids) = index(owners);
+        for sequence in 0..sequences {
+            for (number, id) in ids.iter().enumerate() {
+                let chain = if chained { mix(number as u64 + 1) } else { 0 };
+                from.apply(*id, &store(sequence, 0..512, chain), CONTEXT);
+            }
+        }
+        let start = Instant::now();
+        let images: Vec<_> = ids.iter().map(|id| from.export(&[*id])).collect();
+        let exported = start.elapsed();
+        let (mut to, _) = index(0);
+        let start = Instant::now();
+        for image in &images {
+            to.import(image, 1).expect("an image of our own fits");
+        }
+        let imported = start.elapsed();
+        assert_eq!(from.stats().held_blocks, to.stats().held_blocks);
+        writeln!(
+            out,
+            "exchange {name}, {} pairs: export {:.0} ms, import {:.0} ms",
+            from.stats().held_blocks,
+            exported.as_secs_f64() * 1e3,
+            imported.as_secs_f64() * 1e3
+        )?;
+    }
+    Ok(())
+}
+
 fn main() -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     finds(&mut out)?;
     applies(&mut out)?;
-    churn(&mut out)
+    churn(&mut out)?;
+    exchanges(&mut out)
 }

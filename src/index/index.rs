@@ -81,6 +81,19 @@ impl PrefixIndex {
         Self { next_id: self.next_id, over_limit: self.over_limit, ..Self::new(self.block_size, self.limits) }
     }
 
+    pub(super) fn renumber_behind(&mut self, other: &Self) {
+        self.over_limit = other.over_limit;
+        self.next_id = self.next_id.max(other.next_id);
+        self.by_id.clear();
+        for slot in &self.order {
+            if let Some(state) = self.slots[*slot as usize].as_deref_mut() {
+                state.id = OwnerId(self.next_id);
+                self.next_id += 1;
+                self.by_id.insert(state.id, *slot);
+            }
+        }
+    }
+
     pub(super) fn over_limit(&self) -> bool {
         self.over_limit
     }

@@ -33,6 +33,12 @@ impl PrefixIndex {
         self.emptied()
     }
 
+    /// Gives every owner an id behind those of `other`, and takes over its memory pressure: for an index that was built
+    /// apart and takes the place of `other`, whose ids tasks may still name.
+    pub fn follow(&mut self, other: &Self) {
+        self.renumber_behind(other);
+    }
+
     /// Takes the owners of an image, which replace owners of the same name; an owner that was registered here stays so,
     /// with its id, its spec, and what its trust says about the connection. Others are not touched. All or nothing.
     ///
@@ -181,19 +187,18 @@ impl Import<'_, '_> {
 
     /// Places of hashes that the table of the tree does not give.
     fn tables(&mut self) {
-        for range in self.owner.rows.iter().flatten() {
-            for span in self.spans(*range) {
-                let apart = self.writer.tree.is_shadowed(span.at.node)
-                    || self.writer.tree.node(span.at.node).has_column(self.writer.slot);
-                if !apart {
-                    continue;
-                }
-                for off in span.at.off..span.at.off + span.len {
-                    let at = At { off, ..span.at };
-                    let place = self.writer.tree.place(at);
-                    if !self.writer.me.overlays.contains_key(&place) {
-                        self.know(place, self.writer.tree.hash_of(self.writer.slot, at));
-                    }
+        let (tree, slot) = (&*self.writer.tree, self.writer.slot);
+        let ranges = self.owner.rows.iter().flatten();
+        let mut spans: Vec<Span> = ranges.flat_map(|range| self.content.spans(tree, *range)).collect();
+        spans.retain(|span| tree.is_shadowed(span.at.node) || tree.node(span.at.node).has_column(slot));
+        let own = spans.iter().filter(|span| tree.node(span.at.node).has_column(slot));
+        self.writer.me.own.reserve(own.map(|span| span.len as usize).sum());
+        for span in spans {
+            for off in span.at.off..span.at.off + span.len {
+                let at = At { off, ..span.at };
+                let place = self.writer.tree.place(at);
+                if !self.writer.me.overlays.contains_key(&place) {
+                    self.know(place, self.writer.tree.hash_of(self.writer.slot, at));
                 }
             }
         }

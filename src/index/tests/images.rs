@@ -364,6 +364,12 @@ fn a_successor_is_empty_and_never_reuses_an_id() {
     let mut next = Story { index: there.index.successor(), seq: 0, spec: there.spec };
     assert_eq!(next.index.stats(), Stats::default());
     assert_eq!((there.id("x"), next.id("x")), (OwnerId(0), OwnerId(2)));
+    let mut apart = Story::new();
+    apart.tell("z +1=A; w +1=A; w gone; x +2=B");
+    apart.index.follow(&there.index);
+    assert_eq!((apart.id("x"), apart.id("z"), apart.answer("B")), (OwnerId(3), OwnerId(4), "x 1/1/1 | z 0/0/0".into()));
+    assert_eq!(apart.index.owners(), [owner("x"), owner("z")]);
+    apart.index.audit().unwrap();
     next.tell("x +1=A");
     assert_eq!(next.skipped("x", SkipReason::Memory), 1, "the memory pressure stays");
 }

@@ -255,7 +255,7 @@ pub struct Registration {
     /// Which life of its container.
     pub incarnation: Option<Incarnation>,
     /// The registration by hand that it superseded.
-    pub superseded: Option<Box<Registration>>,
+    pub superseded: Option<Box<Self>>,
 }
 
 /// A registration by hand that was taken back.

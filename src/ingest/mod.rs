@@ -7,6 +7,7 @@
 mod applied;
 mod cursor;
 mod feed;
+mod handle;
 mod held;
 mod listener;
 mod replay;
@@ -21,8 +22,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub use crate::ids::Mark;
 use crate::ids::Seq;
 pub use applied::{Adoption, Applied};
+pub use handle::{Command, Destination, Handle, Shared, StreamSpec};
 pub use held::Budget;
-pub use listener::{Command, Destination, Handle, Shared, StreamSpec, listener};
+pub use listener::listener;
 pub use sources::{Sources, StreamId};
 pub use verify::{RebuildSpec, Rebuilt, rebuild};
 

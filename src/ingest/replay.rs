@@ -8,7 +8,7 @@ use futures::stream::{self, Stream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::ids::Seq;
-use crate::ingest::listener::Shared;
+use crate::ingest::handle::Shared;
 use crate::wire;
 use crate::zmtp::{Dealer, Endpoint, Error, Message};
 

@@ -135,7 +135,7 @@ impl Core {
                             entry.instances.contains_key(&owner.instance) && entry.stream(&stream.name).is_none()
                         })
                     };
-                    self.tombstones.lock().at(key, &owner).is_some() || stream.is_some_and(|stream| moved(stream))
+                    self.tombstones.lock().at(key, &owner).is_some() || stream.is_some_and(moved)
                 }
             };
             if goes {

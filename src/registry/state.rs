@@ -58,7 +58,7 @@ pub(super) struct Worker {
     /// It came from another replica, and Kubernetes has not said so here.
     pub(super) unconfirmed: bool,
     /// A registration by hand that Kubernetes' own one has superseded.
-    pub(super) superseded: Option<Box<Worker>>,
+    pub(super) superseded: Option<Box<Self>>,
 }
 
 /// What makes two ranks of an instance share a connection.

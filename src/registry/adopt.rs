@@ -226,9 +226,10 @@ fn plans(
 }
 
 /// Swaps the content under the write lock, so that whoever holds a lock sees content and positions of one moment.
-fn swap(entry: &IndexEntry, index: PrefixIndex, plans: &[(crate::image::StreamName, Plan)]) -> PrefixIndex {
+fn swap(entry: &IndexEntry, mut index: PrefixIndex, plans: &[(crate::image::StreamName, Plan)]) -> PrefixIndex {
     let shared = Arc::clone(&entry.to.index);
     let mut guard = shared.write();
+    index.follow(&guard);
     let old = std::mem::replace(&mut *guard, index);
     entry.to.sources.clear();
     for (name, plan) in plans {

@@ -156,9 +156,10 @@ fn a_busy_source_is_left_for_another_and_asked_again_if_there_is_none() {
          1001 heard a ready 3/3/3 | d dump -> snapshot a
          1002 busy a 3000 -> ask 3000
          4002 heard a ready 3/3/3 | b ready 9/9/9 -> snapshot b
-         4003 failed b -> ask 3000
-         7003 heard a ready 3/3/3 | b ready 9/9/9 -> snapshot b
-         7004 failed b -> snapshot a",
+         4003 failed b -> snapshot a
+         4004 busy a 1000 -> ask 1000
+         5004 heard a ready 3/3/3 | b ready 9/9/9 -> snapshot b
+         5005 failed b -> snapshot a",
     );
     // Not for ever: it is a failed source in the end.
     check(

@@ -20,7 +20,7 @@ pub struct Applied {
     pub position: Position,
     /// Owners that it feeds; those that another stream is registered for are not here.
     pub owners: Vec<(DpRank, OwnerId)>,
-    /// Digest of all its owners after the batch whose number is a multiple of [`DIGEST_STEP`], oldest first.
+    /// Digest of all its owners after the batch whose number is a multiple of 256, oldest first.
     pub history: VecDeque<(Seq, u64)>,
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{info, warn};
 
 use crate::ids::{DpRank, Seq};
@@ -21,6 +21,9 @@ use crate::wire::digest::{Digest, Phase};
 /// First wait after a stream was not taken; doubles up to the longest.
 const REFILL_MIN: Duration = Duration::from_secs(30);
 const REFILL_MAX: Duration = Duration::from_secs(600);
+
+/// Longest time in which a serving stream only holds what it hears: removals wait, too, while queries are answered.
+const REFILL_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Parts of the comparison's rhythm that are left to chance, so that replicas do not ask each other in step.
 const JITTER: f64 = 0.1;
@@ -235,17 +238,20 @@ impl<'a> Watch<'a> {
         let before = connects();
         let wanted: (_, StreamName) = (index.clone(), name.clone());
         let replica = self.replica;
-        let loaded = self
-            .client
-            .load(from, |bytes| replica.add_bytes(bytes), move |feed| load::stream(feed, &wanted.0, &wanted.1))
-            .await;
+        let load = self.client.load(
+            from,
+            |bytes| replica.add_bytes(bytes),
+            move |feed| load::stream(feed, &wanted.0, &wanted.1),
+        );
+        let loaded = timeout(REFILL_TIME_MAX, load).await;
         // Whatever came: the stream holds what it hears until this.
         let (image, failed) = match loaded {
             // What was said between the state and another connection was never here.
-            Ok(Some(_)) if connects() != before => (None, Some(NotTaken::Reconnected)),
-            Ok(Some(image)) => (Some(image), None),
-            Ok(None) => (None, Some(NotTaken::NotThere)),
-            Err(error) => (None, Some(error.into())),
+            Ok(Ok(Some(_))) if connects() != before => (None, Some(NotTaken::Reconnected)),
+            Ok(Ok(Some(image))) => (Some(image), None),
+            Ok(Ok(None)) => (None, Some(NotTaken::NotThere)),
+            Ok(Err(error)) => (None, Some(error.into())),
+            Err(_) => (None, Some(NotTaken::TooSlow)),
         };
         let blocks = image.as_ref().map_or(0, |image| image.image.block_count() as u64);
         let taken = self.registry.end_refill(refill, image).await;
@@ -267,6 +273,8 @@ enum NotTaken {
     NotHere,
     #[error("the peer does not have it any more")]
     NotThere,
+    #[error("the peer was too slow: a stream must not hold what it hears for longer")]
+    TooSlow,
     #[error("its connection was replaced meanwhile")]
     Reconnected,
     #[error("the peer's state does not fit: it is older, not exact, or of other owners")]

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! The payloads of neighbouring frames of one kind are one run of bytes: a long list goes on in the next frame, and an
-//! item may be cut anywhere. A list without entries has no frame. Bulk lists are records of a fixed size ([`record`]
+//! item may be cut anywhere. A list without entries has no frame. Bulk lists are records of a fixed size (`record`
 //! names them); everything small or of a changing size is an item: its length as u32, then MessagePack with named fields.
 //!
 //! | kind | content | form |

@@ -240,6 +240,7 @@ impl PrefixIndex {
             writer.me.trust.set(Reason::NothingHeard, false, context.now_ms);
             if let Some(timestamp_ms) = batch.timestamp_ms {
                 writer.age(timestamp_ms);
+                writer.reclaim();
             }
             writer.over_limit = over_limit;
             let twins = Twins::of(batch);

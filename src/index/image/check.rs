@@ -163,6 +163,9 @@ fn rest(rest: &OwnerRest, block_size: BlockSize) -> Result<(), ImportError> {
     demand(rest.copies.iter().all(|(_, on, count)| row(*on) && *count > 1), "copies on no tier, or one copy")?;
     let span = |span: u32| span > 0 && span as usize <= SPAN_MAX;
     demand(rest.spans.iter().all(|(_, blocks)| span(*blocks)), "a hash names too many blocks")?;
+    // About one piece is kept for each block that a span names beside its last one.
+    let pieces = rest.spans.iter().fold(0, |sum, (_, blocks)| sum + *blocks as usize - 1);
+    demand(pieces <= 2 * rest.pieces.len() + SPAN_MAX, "hashes name more blocks than there are")?;
     demand(rest.twins < TWINS_MAX, "too many twins")?;
     for block in &rest.pending {
         waiting(block, block_size)?;

@@ -51,9 +51,13 @@ impl PrefixIndex {
         check::check(image, self.block_size)?;
         let ids: Vec<_> = image.owners.iter().map(|owner| self.emptied_owner(owner, now_ms)).collect();
         let content = Content::enter(&mut self.tree, image);
-        for (id, owner) in ids.into_iter().zip(&image.owners) {
-            let context = ApplyContext { seq: Seq(0), now_ms };
-            self.write(id, context, |writer| Import { writer, content: &content, image, owner }.all());
+        let context = ApplyContext { seq: Seq(0), now_ms };
+        for (id, owner) in ids.iter().zip(&image.owners) {
+            self.write(*id, context, |writer| Import { writer, content: &content, image, owner }.all());
+        }
+        // Bounds last: what one owner forgets must not be given back before the others hold it.
+        for id in ids {
+            self.write(id, context, |writer| writer.keep_bounds());
         }
         Ok(())
     }
@@ -89,12 +93,6 @@ impl Import<'_, '_> {
         self.tables();
         self.free();
         self.recents();
-        self.writer.trim_recents();
-        self.writer.trim_pending();
-        if self.writer.me.pending_dropped || self.writer.me.pending_blocks() > 0 {
-            self.writer.me.judge_pending(self.writer.now_ms);
-        }
-        self.writer.reclaim();
     }
 
     fn spans(&self, range: (BlockNumber, BlockNumber)) -> Vec<Span> {
@@ -270,6 +268,18 @@ impl Import<'_, '_> {
         let mut left: Vec<u64> = removed.into_iter().collect();
         left.sort_unstable();
         left.into_iter().for_each(|hash| self.writer.me.recents.push(hash));
+    }
+}
+
+impl Writer<'_> {
+    /// Forgets what another index remembered beyond the bounds of this one.
+    fn keep_bounds(&mut self) {
+        self.trim_recents();
+        self.trim_pending();
+        if self.me.pending_dropped || self.me.pending_blocks() > 0 {
+            self.me.judge_pending(self.now_ms);
+        }
+        self.reclaim();
     }
 }
 

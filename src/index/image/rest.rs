@@ -7,6 +7,7 @@ use super::super::groups::Groups;
 use super::super::owner::{Aged, Ages, OwnerState};
 use super::super::pending::{Pending, PendingBlock, Stores};
 use super::super::recent::Removal;
+use super::super::store::piece_of;
 use super::super::tree::Place;
 use super::export::Numbers;
 use crate::ids::Seq;
@@ -80,7 +81,10 @@ fn ages(ages: &Ages) -> AgesImage {
 pub(super) fn give(state: &mut OwnerState, rest: &OwnerRest, removals_max: usize) {
     state.copies = rest.copies.iter().map(|(hash, row, count)| ((*hash, *row), *count)).collect();
     state.spans = rest.spans.iter().copied().collect();
-    state.pieces = rest.pieces.iter().copied().collect();
+    // A hash of the engine's own among the pieces would never be forgotten.
+    let made = rest.spans.iter().flat_map(|(hash, span)| (1..*span).map(|piece| piece_of(*hash, piece)));
+    let made: FxHashSet<u64> = made.collect();
+    state.pieces = rest.pieces.iter().copied().filter(|piece| made.contains(piece)).collect();
     state.removals.overflowed = rest.removals_overflowed;
     for RemovalImage { hash, seq: Seq(seq), at_ms } in rest.removals.iter().copied() {
         state.removals.push(Removal { hash, seq: Seq(seq), at_ms }, removals_max);

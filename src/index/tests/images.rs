@@ -427,3 +427,18 @@ fn a_chain_that_waits_is_counted_and_bounded() {
     let content = locals("B", Namespace::default(), None)[0];
     assert!(told.index.dump(id).iter().any(|block| block.hash.0 == 2 && block.local == content));
 }
+
+/// What one owner forgot at once was given back before the next one of the image held it.
+#[test]
+fn an_image_from_an_index_with_wider_bounds_is_cut_to_ours() {
+    let mut there = Story::limited(64, 64);
+    there.tell("x +1,2,3,4=ABCD; x -4,3,2; y +1,2,3,4=ABCD; y -4,3; x +9<10,11,12=QRS");
+    let ids = ["x", "y"].map(|name| there.id(name));
+    let mut here = Story::limited(1, 1);
+    here.index.import(&there.index.export(&ids), 1).unwrap();
+    here.index.audit().unwrap();
+    assert_eq!(here.answer("ABCD"), "x 1/1/1 | y 2/2/2");
+    assert_eq!(here.skipped("x", SkipReason::PendingOverflow), 2);
+    here.tell("x newlife; y newlife");
+    assert_eq!(here.index.stats().content_blocks, 0);
+}

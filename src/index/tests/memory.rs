@@ -57,3 +57,15 @@ fn a_hash_that_comes_back_is_not_forgotten_early() {
     assert_eq!((recents.len(), recents.iter().collect::<Vec<_>>()), (3, vec![2, 3, 1]));
     assert_eq!([recents.pop(), recents.pop(), recents.pop(), recents.pop()], [Some(2), Some(3), Some(1), None]);
 }
+
+/// A batch without events dropped what it had to give back.
+#[test]
+fn blocks_that_age_out_by_a_batch_without_events_are_given_back() {
+    let spec = OwnerSpec { lower_tier_ttl_ms: Some(10), ..OwnerSpec::default() };
+    let limits = Limits { recent_hashes_max: 1, ..Limits::default() };
+    let mut told = Story::with(spec, limits, 1);
+    told.tell("x +1=A cpu at:100; x +2=B cpu at:101; x at:200");
+    assert_eq!((told.index.stats().held_blocks, told.index.stats().content_blocks), (0, 1), "the latest is remembered");
+    told.tell("x newlife");
+    assert_eq!(told.index.stats().content_blocks, 0);
+}

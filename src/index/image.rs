@@ -1,4 +1,4 @@
-//! State that leaves an index and enters another: owners as plain values ([`Image`]), and chains of which only hashes
+//! State that leaves an index and enters another: owners as plain values (`image::Image`), and chains of which only hashes
 //! are known (`/dump`).
 //!
 //! * `export` copies owners out of the tree, `check` looks an image over before anything is changed, `content` puts its

@@ -158,7 +158,11 @@ fn the_file_is_written_at_intervals() {
         let modified = std::fs::metadata(dir.file()).and_then(|it| it.modified()).map_err(|error| error.to_string())?;
         if modified > began { Ok(()) } else { Err(format!("{modified:?}")) }
     });
-    assert!(service.metric("kvindexer_replica_snapshot_files_total", &[("outcome", "ok")]) >= 1.0);
+    // The file is counted once its directory is safe, too.
+    wait_for("a counted file", || {
+        let written = service.metric("kvindexer_replica_snapshot_files_total", &[("outcome", "ok")]);
+        if written >= 1.0 { Ok(()) } else { Err(format!("{written} files")) }
+    });
     drop(worker);
     service.kill();
     let next = Service::start_with(&dir.args(), &[]);

@@ -1,7 +1,7 @@
 //! Blocks of an image into the tree: along what is there, and on with new nodes.
 
 use super::super::tree::{At, Place, ROOT, Tree};
-use crate::image::{BlockNumber, Image};
+use crate::image::{BlockNumber, Image, ImageRun};
 
 /// Where the blocks of an image stand in the tree.
 #[derive(Debug)]
@@ -46,22 +46,15 @@ impl Content {
         tree.reserve_nodes(image.runs.len());
         let mut start = 0;
         for run in &image.runs {
-            let end = start + run.len;
-            content.run(tree, image, (start, end), run.parent, run.namespace);
-            start = end;
+            content.run(tree, image, start, run);
+            start += run.len;
         }
         content
     }
 
-    fn run(
-        &mut self,
-        tree: &mut Tree,
-        image: &Image,
-        (start, end): (BlockNumber, BlockNumber),
-        parent: Option<BlockNumber>,
-        namespace: crate::ids::Namespace,
-    ) {
-        let mut at = match parent {
+    fn run(&mut self, tree: &mut Tree, image: &Image, start: BlockNumber, run: &ImageRun) {
+        let end = start + run.len;
+        let mut at = match run.parent {
             None => At { node: ROOT, off: 0 },
             Some(parent) => {
                 let at = tree.at(self.place(parent));
@@ -72,7 +65,7 @@ impl Content {
         while from < end {
             let (locals, engines) =
                 (&image.locals[from as usize..end as usize], &image.engines[from as usize..end as usize]);
-            let before = if from > start { Some(from - 1) } else { parent };
+            let before = if from > start { Some(from - 1) } else { run.parent };
             let len = tree.node(at.node).len;
             let same = if at.off < len { tree.common(at, locals) } else { 0 };
             if same > 0 {
@@ -92,7 +85,7 @@ impl Content {
             if at.off < len && at.node != ROOT {
                 at.node = tree.split(at.node, at.off);
             }
-            let at = tree.append_child(at.node, (locals, engines), namespace);
+            let at = tree.append_child(at.node, (locals, engines), run.namespace);
             tree.enter_hashes(at, locals.len() as u32);
             self.pieces.push(Piece { from, to: end, place: tree.place(at), before, same: true });
             return;

@@ -201,4 +201,6 @@ pub(super) fn run(engine: &Engine, pace: &Pace, mut random: fastrand::Rng) {
         }
         std::thread::sleep(Duration::from_millis(random.u64(5..15)));
     }
+    // One last word: of an engine that has started anew and says nothing, nobody can know that it has.
+    engine.publish();
 }

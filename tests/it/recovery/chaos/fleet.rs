@@ -14,8 +14,8 @@ use crate::harness::{Publisher, Router};
 
 /// Batches of a ring that does not hold the start for long.
 const SHORT_RING: usize = 64;
-/// An engine that starts anew publishes nothing before its model is loaded, and somebody listens.
-const LOADING_MAX: Duration = Duration::from_secs(4);
+/// An engine that starts anew publishes nothing before its model is loaded: all replicas listen again by then.
+const LOADING_MAX: Duration = Duration::from_secs(8);
 /// Fewer batches than these are no life worth ending.
 const LIFE_MIN: u64 = 100;
 
@@ -143,7 +143,7 @@ impl Engine {
     }
 
     /// The process ends and another one begins with number 0 and an empty cache. False if it had not lived long.
-    pub(super) fn restart(&self, listeners: usize) -> bool {
+    pub(super) fn restart(&self, listeners: &AtomicUsize) -> bool {
         let mut life = self.pause();
         if life.next < LIFE_MIN {
             return false;
@@ -157,7 +157,7 @@ impl Engine {
         life.publisher = Publisher::bind_to(&self.endpoint);
         let began = Instant::now();
         let mut heard = 0;
-        while heard < listeners && (heard == 0 || began.elapsed() < LOADING_MAX) {
+        while heard < listeners.load(Ordering::Relaxed) && (heard == 0 || began.elapsed() < LOADING_MAX) {
             heard += usize::from(life.publisher.hears_within(Duration::from_millis(50)));
         }
         true
@@ -175,7 +175,7 @@ pub(super) struct Pace {
     /// Events per second of one engine.
     pub(super) events_per_s: f64,
     pub(super) stop: AtomicBool,
-    /// Replicas that listen at the moment.
+    /// Processes that run at the moment.
     pub(super) listeners: AtomicUsize,
     /// Events so far.
     pub(super) events: AtomicUsize,
@@ -196,7 +196,7 @@ pub(super) fn run(engine: &Engine, pace: &Pace, mut random: fastrand::Rng) {
             pace.events.fetch_add(events, Ordering::Relaxed);
         }
         if engine.spec.restarts && began.elapsed().as_millis() as u64 > restart_at {
-            engine.restart(pace.listeners.load(Ordering::Relaxed));
+            engine.restart(&pace.listeners);
             restart_at = began.elapsed().as_millis() as u64 + random.u64(3_000..12_000);
         }
         std::thread::sleep(Duration::from_millis(random.u64(5..15)));

@@ -156,31 +156,40 @@ impl Chaos {
     }
 
     /// One engine stands still, all others go on; a replica dies, sometimes dies again while it recovers, sometimes loses
-    /// the peer that it reads from; its first answers are compared.
+    /// the peer that it reads from; its first answers are compared. One replica that lacks nothing always stays: what
+    /// nobody remembers cannot be recovered.
     fn kill_one(&self, number: usize, random: &mut fastrand::Rng) {
         self.pause_for(Duration::from_millis(random.u64(200..2_000)));
-        let victim = &self.replicas[random.usize(0..REPLICAS)];
-        let others: Vec<&Replica> = self.replicas.iter().filter(|other| other.address != victim.address).collect();
+        let mut order: Vec<&Replica> = self.replicas.iter().collect();
+        random.shuffle(&mut order);
+        let keeper = try_within(DEADLINE, || {
+            let lacks = order.iter().position(|replica| replica.lacks().is_ok_and(|lacks| lacks.is_empty()));
+            lacks.ok_or_else(|| format!("{:?}", order.iter().map(|replica| replica.lacks()).collect::<Vec<_>>()))
+        });
+        match keeper {
+            Ok(at) => order.swap(at, 2),
+            Err(lacks) => return self.report(format!("no replica has everything: {lacks}")),
+        }
+        let [victim, other, keeper] = order[..] else { return };
         let engine = &self.engines[random.usize(0..ENGINES)];
         let life = engine.pause();
-        let caught_up = try_within(DEADLINE, || match others.iter().all(|other| other.has_caught_up(engine, &life)) {
-            true => Ok(()),
-            false => Err("the others lag".to_owned()),
-        });
-        self.pace.listeners.store(REPLICAS - 1, Ordering::Relaxed);
-        victim.kill();
+        let caught_up =
+            try_within(DEADLINE, || match [other, keeper].iter().all(|it| it.has_caught_up(engine, &life)) {
+                true => Ok(()),
+                false => Err("the others lag".to_owned()),
+            });
+        self.kill(victim);
         self.pause_for(Duration::from_millis(random.u64(0..800)));
-        victim.start();
+        self.start(victim);
         if random.u8(0..4) == 0 {
             self.pause_for(Duration::from_millis(random.u64(0..600)));
-            victim.kill();
-            victim.start();
+            self.kill(victim);
+            self.start(victim);
         }
-        // The other one stays, and has everything.
-        let lost = (random.u8(0..4) == 0).then(|| others[random.usize(0..others.len())]);
+        let lost = (random.u8(0..4) == 0).then_some(other);
         if let Some(lost) = lost {
             self.pause_for(Duration::from_millis(random.u64(0..600)));
-            lost.kill();
+            self.kill(lost);
         }
         eprintln!(
             "chaos: kill {number}: {} looks at {}{}",
@@ -190,10 +199,19 @@ impl Chaos {
         );
         self.first_answers(victim, engine, (&life, caught_up.is_ok()));
         if let Some(lost) = lost {
-            lost.start();
+            self.start(lost);
             self.wait_ready(lost);
         }
-        self.pace.listeners.store(REPLICAS, Ordering::Relaxed);
+    }
+
+    fn kill(&self, replica: &Replica) {
+        self.pace.listeners.fetch_sub(1, Ordering::Relaxed);
+        replica.kill();
+    }
+
+    fn start(&self, replica: &Replica) {
+        replica.start();
+        self.pace.listeners.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Asks until the replica answers: 503 before that, and the truth from the first answer on.

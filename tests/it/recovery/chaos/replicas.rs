@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use kvindexer::wire::digest::{Digest, StreamDigest};
+use kvindexer::wire::digest::{Digest, Phase, StreamDigest};
 use serde_json::{Value, json};
 
 use super::cache::{self, PROMPTS};
@@ -96,6 +96,20 @@ impl Replica {
     pub(super) fn digest(&self) -> Result<Digest, String> {
         let reply = self.get("/digest")?;
         serde_json::from_slice(&reply.body).map_err(|error| format!("{error}: {}", reply.text()))
+    }
+
+    /// Owners that have lost something for good, by what they say. A connection that is away at the moment is no loss.
+    pub(super) fn lacks(&self) -> Result<Vec<String>, String> {
+        const NO_LOSS: [&str; 3] = ["not_connected", "nothing_heard", "unverified_reconnect"];
+        let digest = self.digest()?;
+        if digest.phase != Phase::Ready {
+            return Err(format!("{:?}", digest.phase));
+        }
+        let lacks = digest.streams.iter().filter(|stream| {
+            let mut reasons = stream.ranks.iter().flat_map(|rank| &rank.reasons);
+            reasons.any(|reason| !NO_LOSS.contains(&reason.as_str()))
+        });
+        Ok(lacks.map(|stream| format!("{} {:?}", stream.instance_id, stream.ranks)).collect())
     }
 
     /// Last applied number of an engine's stream; none when there is none, or no such stream.

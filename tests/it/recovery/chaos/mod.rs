@@ -84,7 +84,8 @@ fn replicas_stay_exact_while_they_are_killed_and_started_again() {
         panic!("seed {seed}: not equal and exact {QUIET_MAX:?} after quiet:\n{found}\n{}", chaos.logs());
     }
     let lives: u64 = chaos.engines.iter().map(|engine| engine.pause().lives).sum();
-    let refills = chaos.replicas.iter().map(|replica| replica.metric("kvindexer_recovery_refills_total")).sum::<f64>();
+    let refills =
+        chaos.replicas.iter().map(|replica| replica.metric("kvindexer_recovery_refills_total")).sum::<f64>() as u64;
     eprintln!(
         "chaos: equal and exact {:.1?} after quiet; {lives} engines had started anew, {refills} refills in the last processes",
         quiet.elapsed()

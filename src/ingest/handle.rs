@@ -87,6 +87,8 @@ pub enum Command {
     Resume(oneshot::Sender<()>),
     /// Apply nothing from here on: hold what comes.
     BeginJoin(oneshot::Sender<()>),
+    /// Is this batch the last one applied, or among those that wait?
+    Shows(Mark, oneshot::Sender<bool>),
     /// Stop holding; owners are looked up anew in the index first.
     Adopt {
         /// How it goes on.
@@ -132,6 +134,13 @@ impl Handle {
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.report, &other.report)
+    }
+
+    /// True if the publisher's present life has this batch, as far as this stream has heard: it is the last one applied, or
+    /// among those that wait.
+    pub async fn shows(&self, mark: Mark) -> bool {
+        let (answer, wait) = oneshot::channel();
+        self.commands.send(Command::Shows(mark, answer)).await.is_ok() && wait.await.unwrap_or(false)
     }
 
     /// Tells the listener something and waits until it is done, or the listener has ended.

@@ -294,6 +294,11 @@ impl Task {
                 self.stream.begin_join();
                 done
             }
+            Command::Shows(mark, answer) => {
+                // Whoever asked may have gone.
+                let _asker_gone = answer.send(self.stream.shows(mark));
+                return;
+            }
             Command::Adopt { adoption, ranks, done } => {
                 self.adopt(adoption, &ranks, now_ms);
                 done

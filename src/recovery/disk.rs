@@ -11,6 +11,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
+use crate::image::Tombstone;
 use crate::recovery::load::{self, Loaded, Why};
 use crate::recovery::{DiskConfig, Part, Replica, SnapshotWriter};
 use crate::registry::{ExportFilter, Registry};
@@ -55,6 +56,14 @@ pub(super) async fn read(replica: &Replica, registry: &Arc<Registry>, config: &D
         counters.refuse(refusal.word(), 1);
     });
     None
+}
+
+/// Who was unregistered lately, as the file says: this counts even if the state comes from elsewhere. Nothing if there is
+/// no file, or none that can be read; [`read`] says so when it is wanted.
+pub(super) async fn tombstones(config: &DiskConfig) -> Vec<Tombstone> {
+    let path = path(&config.dir);
+    let read = spawn_blocking(move || load::tombstones(File::open(path)?)).await;
+    read.ok().and_then(Result::ok).unwrap_or_default()
 }
 
 /// Why a file is not used.
@@ -139,9 +148,12 @@ async fn write_whole(replica: &Replica, registry: &Arc<Registry>, dir: &Path) ->
     let written = spawn_blocking(move || {
         // The turn is kept until the thread has ended, also when nobody waits for it any more.
         let _turn = turn;
-        let empty = registry.indexes().iter().all(|(_, index)| index.read().stats().held_blocks == 0);
-        if empty || registry.is_recovering() {
-            return Ok(None); // A file with a state is worth more than one without.
+        // Who was unregistered, and what was cleared, must not come back from the file: a state without blocks is written,
+        // too. Only a process that knows nothing at all leaves it alone.
+        let blocks = registry.indexes().iter().any(|(_, index)| index.read().stats().held_blocks > 0);
+        let knows = blocks || !registry.registrations().is_empty() || !registry.tombstones().is_empty();
+        if !knows || registry.is_recovering() {
+            return Ok(None);
         }
         let mut snapshot = SnapshotWriter::new(&replica, &registry, &ExportFilter::default(), Part::All);
         let pieces = std::iter::from_fn(|| snapshot.next_piece());

@@ -105,6 +105,9 @@ impl Read for Feed {
     }
 }
 
+/// Registrations and tombstones of a file are looked for so far.
+const FRONT_BYTES_MAX: u64 = 256 << 20;
+
 /// Bytes that are read at once.
 const READ_BYTES: usize = 256 << 10;
 
@@ -140,6 +143,24 @@ pub(super) fn header(reader: &mut impl Read) -> Result<Header, Why> {
         if let Some(Item::Header(header)) = decoder.next_item()? {
             return Ok(header);
         }
+    }
+}
+
+/// Who was unregistered lately, from the front of a snapshot, of which no more is read.
+pub(super) fn tombstones(reader: impl Read) -> Result<Vec<Tombstone>, Why> {
+    let mut tombstones = Vec::new();
+    let mut over = false;
+    let read = items(reader.take(FRONT_BYTES_MAX), |item| {
+        match item {
+            Item::Header(_) | Item::Registration(_) => {}
+            Item::Tombstone(tombstone) => tombstones.push(tombstone),
+            _ => over = true,
+        }
+        if over { Err(io::Error::from(io::ErrorKind::Interrupted).into()) } else { Ok(()) }
+    });
+    match read {
+        Err(why) if !over => Err(why),
+        _ => Ok(tombstones),
     }
 }
 

@@ -132,6 +132,8 @@ pub(super) struct Plan {
     /// A source has failed; a dump that had begun has failed.
     source_failed: bool,
     dump_failed: bool,
+    /// A peer that has blocks recovers and has shown no progress for too long.
+    stalled: bool,
     /// Sources that are busy: since when, and when to ask again.
     busy: HashMap<String, (Ms, Ms)>,
     /// Replicas of which only the dump can be read.
@@ -157,6 +159,7 @@ impl Plan {
             failures: HashMap::new(),
             source_failed: false,
             dump_failed: false,
+            stalled: false,
             busy: HashMap::new(),
             dump_only: BTreeSet::new(),
             useless: BTreeSet::new(),
@@ -256,7 +259,7 @@ impl Plan {
         if !std::mem::replace(&mut self.file_tried, true) {
             return Step::File;
         }
-        if self.source_failed || self.dump_failed {
+        if self.source_failed || self.dump_failed || self.stalled {
             return Step::Failed;
         }
         Step::Empty(self.knows_registrations())
@@ -300,6 +303,7 @@ impl Plan {
                         (*most, *since) = (summary.progress, now);
                     }
                     let moves = now - *since < self.limits.progress;
+                    self.stalled |= !moves && summary.has_state;
                     waits |= moves && (summary.phase == Phase::Loading || summary.replica_id < self.id);
                 }
                 Seen::Nobody | Seen::Other { busy: true } => waits |= patient && peer.of_service,

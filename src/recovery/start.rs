@@ -18,7 +18,7 @@ use crate::recovery::plan::{self, Peer, Plan, Seen, Step, Summary};
 use crate::recovery::resolve::{Address, resolve};
 use crate::recovery::{Outcome, RecoveryConfig, Replica, disk};
 use crate::registry::{Recovered, Registry, Status};
-use crate::wire::digest::Phase;
+use crate::wire::digest::{Digest, Phase};
 use crate::wire::snapshot;
 
 /// A peer that the service names is asked again for so long while it cannot be reached: Pods of a set start within
@@ -50,6 +50,10 @@ pub(super) struct Start<'a> {
     waited_for: AtomicUsize,
     /// What the peer service said, and when.
     service: Option<(Instant, BTreeSet<Address>)>,
+    /// Registrations by hand that peers named last, and those taken back: in case no state can be had.
+    heard: (Vec<Registration>, Vec<Tombstone>),
+    /// The last peer was busy, and the reason says so.
+    busy: bool,
 }
 
 impl<'a> Start<'a> {
@@ -69,6 +73,8 @@ impl<'a> Start<'a> {
             began: Instant::now(),
             waited_for: AtomicUsize::new(0),
             service: None,
+            heard: Default::default(),
+            busy: false,
         }
     }
 
@@ -77,6 +83,10 @@ impl<'a> Start<'a> {
         let times = self.config.times;
         let limits = plan::Limits { progress: ms(times.peer_progress), patience: ms(PATIENCE), pass: ms(times.round) };
         let mut plan = Plan::new(self.replica.id(), limits);
+        if let Some(disk) = &self.config.disk {
+            // What was taken back here must not come back from a peer that was not told.
+            self.registry.restore(Vec::new(), disk::tombstones(disk).await).await;
+        }
         let mut step = Step::Ask(0);
         let began = self.began;
         let now = || ms(began.elapsed());
@@ -89,7 +99,11 @@ impl<'a> Start<'a> {
                 }
                 Step::Snapshot(url) => match self.take(&url, Kind::Snapshot).await {
                     Ok(_) => return Outcome::Recovered(url),
-                    Err(Error::Busy { after }) => plan.was_busy(now(), &url, ms(after.min(BUSY_WAIT_MAX))),
+                    Err(Error::Busy { after }) => {
+                        self.hold.set_reason(&format!("recovery: {url} is busy"));
+                        self.busy = true;
+                        plan.was_busy(now(), &url, ms(after.min(BUSY_WAIT_MAX)))
+                    }
                     Err(error) if is_foreign(&error) => plan.has_only_a_dump(now(), &url),
                     Err(error) => plan.failed(now(), &url, error.had_state()),
                 },
@@ -113,6 +127,9 @@ impl<'a> Start<'a> {
                     return Outcome::Empty;
                 }
                 Step::Failed => {
+                    // Who is registered by hand is known even so: their owners are stale, not absent.
+                    let heard = std::mem::take(&mut self.heard);
+                    self.restore(heard).await;
                     self.registry.adopt(Recovered::default()).await;
                     self.replica.count(|counters| counters.cold_starts += 1);
                     error!("starts without the state that a peer has: every attempt to take it failed");
@@ -133,17 +150,20 @@ impl<'a> Start<'a> {
             .map(|address| address.url.clone())
             .collect();
         let urls = self.replica.all_urls();
-        if self.replica.phase() == Phase::Waiting {
+        if self.replica.phase() == Phase::Waiting && !std::mem::take(&mut self.busy) {
             self.hold.set_reason(&format!("recovery: asks {} peers", urls.len()));
         }
-        let serves = |digest: &crate::wire::digest::Digest| {
+        let serves = |digest: &Digest| {
             digest.phase == Phase::Ready && digest.blocks > 0 && digest.replica_id != self.replica.id()
         };
         let answers = self.client.digests(urls, self.config.times.connect, serves).await;
         let mut peers = Vec::new();
+        let mut heard = (Vec::new(), Vec::new());
         for (url, answer) in answers {
             let seen = match &answer {
                 Ok(digest) => {
+                    heard.0.extend(digest.registrations.iter().cloned());
+                    heard.1.extend(digest.tombstones.iter().cloned());
                     self.replica.recognise(&url, &digest.replica_id);
                     Seen::Replica(Summary::from(digest))
                 }
@@ -155,6 +175,9 @@ impl<'a> Start<'a> {
                 }
             };
             peers.push(Peer { of_service: named.contains(&url), url, seen });
+        }
+        if peers.iter().any(|peer| matches!(peer.seen, Seen::Replica(_))) {
+            self.heard = heard;
         }
         peers
     }

@@ -219,7 +219,8 @@ impl Registry {
     }
 
     /// Replaces the owners of the stream by the image, or none; lets it go on. False if the image was not taken: it does
-    /// not fit, lies before the stream's own position, is not exact, or lacks a registered rank.
+    /// not fit, its last batch was not heard here (another life of the publisher, or an older state), it is not exact, or
+    /// lacks a registered rank.
     pub async fn end_refill(&self, refill: Refill, image: Option<StreamImage>) -> bool {
         let core = Arc::clone(&self.core);
         self.run(async move { core.end_refill(refill, image).await }).await

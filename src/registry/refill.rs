@@ -1,11 +1,21 @@
 //! Taking the owners of one running stream from a replica that knows them better.
 
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
 use crate::ids::{IndexKey, Owner};
 use crate::image::{Position, StreamImage, StreamName};
 use crate::ingest::{Adoption, Command, Destination, Handle};
 use crate::registry::core::{Core, drop_blocks};
 use crate::registry::state::Worker;
 use crate::trust::{Reason, State};
+
+/// The last batch of an image may be on its way to us for so long.
+const SHOWN_WITHIN: Duration = Duration::from_secs(2);
+
+/// Rhythm of looking whether it has come.
+const POLL: Duration = Duration::from_millis(25);
 
 /// A stream that holds what it hears until its owners are replaced. Must be given to [`super::Registry::end_refill`];
 /// one that is dropped lets the stream go on as it was.
@@ -27,6 +37,24 @@ impl Drop for Refill {
     }
 }
 
+/// True once this stream has heard the last batch of the image itself. A peer whose connection is dead without knowing it
+/// still shows the former life of a publisher that has begun anew here; its numbers may even be the larger ones.
+async fn is_of_this_life(handle: &Handle, image: &StreamImage) -> bool {
+    let Some(mark) = image.position.mark else {
+        return handle.report().last_seq.is_none();
+    };
+    let deadline = Instant::now() + SHOWN_WITHIN;
+    loop {
+        if handle.shows(mark).await {
+            return true;
+        }
+        if Instant::now() >= deadline {
+            return false;
+        }
+        sleep(POLL).await;
+    }
+}
+
 impl Core {
     pub(super) async fn begin_refill(&self, key: &IndexKey, name: &StreamName) -> Option<Refill> {
         let _gate = self.gate.lock().await;
@@ -41,6 +69,10 @@ impl Core {
     }
 
     pub(super) async fn end_refill(&self, mut refill: Refill, image: Option<StreamImage>) -> bool {
+        let image = match (image, refill.handle.clone()) {
+            (Some(image), Some(handle)) if is_of_this_life(&handle, &image).await => Some(image),
+            _ => None,
+        };
         let _gate = self.gate.lock().await;
         let Some(handle) = refill.handle.take() else {
             return false;

@@ -45,6 +45,11 @@ impl Stream {
         !self.is_holding() && self.job.is_none() && self.held.is_empty()
     }
 
+    /// True if this batch is the last one applied, or waits.
+    pub(in crate::ingest) fn shows(&self, mark: Mark) -> bool {
+        self.cursor.last == Some(mark) || self.held.find(mark.seq) == Some(mark)
+    }
+
     /// From here on everything is held.
     pub(in crate::ingest) fn begin_join(&mut self) {
         if self.is_holding() {

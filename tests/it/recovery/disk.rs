@@ -346,3 +346,28 @@ fn a_directory_that_goes_away_stops_nothing() {
     drop(worker);
     assert!(service.terminate().success());
 }
+
+#[test]
+fn what_was_unregistered_or_cleared_does_not_come_back_from_the_file() {
+    let dir = Dir::new("gone");
+    let publisher = written(&dir, None);
+    let mut service = Service::start_with(&dir.args(), &[]);
+    assert_eq!(instance(&service, &tokens(1, 4))["gpu"], 4);
+    let other = Publisher::bind();
+    let body = json!({"instance_id": 2, "model_name": MODEL, "block_size": 4, "endpoint": other.endpoint});
+    assert_eq!(service.post("/register", &body).status, 201);
+    other.wait_subscribed();
+    other.send("kv-events", 0, &batch(json!([stored(&[7], None, &tokens(9, 4))])));
+    assert_eq!(service.post("/unregister", &json!({"instance_id": 1, "model_name": MODEL})).status, 200);
+    other.send("kv-events", 1, &batch(json!([["AllBlocksCleared"]])));
+    wait_for("the clear", || match service.listener(MODEL, "default", "2", 0) {
+        Some(listener) if listener["last_seq"] == 1 => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    assert!(service.terminate().success());
+    let service = Service::start_with(&dir.args(), &[]);
+    assert_eq!(instance(&service, &tokens(1, 4)), Value::Null);
+    let answer = service.query(&json!({"model_name": MODEL, "token_ids": tokens(9, 4)}));
+    assert_eq!(answer["instances"]["2"]["gpu"], 0, "{answer}");
+    drop(publisher);
+}

@@ -311,7 +311,7 @@ fn a_file_that_cannot_be_used_is_ignored_and_counted() {
 }
 
 #[test]
-fn a_replica_without_blocks_keeps_the_file_that_is_there() {
+fn a_replica_that_knows_nothing_keeps_the_file_that_is_there() {
     let dir = Dir::new("kept");
     let _source = written(&dir);
     let before = fs::read(dir.file()).unwrap();

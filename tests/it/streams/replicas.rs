@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use kvindexer::ids::Source;
+use kvindexer::ids::{Mark, Seq, Source};
 use kvindexer::image::StreamName;
 use kvindexer::registry::{Adopted, ExportFilter, Recovered, RecoveredIndex, RecoveredStream, Registry, StreamView};
 use kvindexer::trust::{Reason, State};
@@ -223,6 +223,11 @@ fn a_degraded_owner_is_refilled_from_an_exact_replica_at_run_time() {
     b.wait_seq(1, 0, 6);
     let refill = begin().expect("it runs");
     assert!(!b.runtime.block_on(b.registry.end_refill(refill, old)));
+    // Nor does one of a life that nobody here has heard, though its numbers are larger and it calls itself exact.
+    let mut other_life = self::image(&a, &name).expect("it is there");
+    other_life.position.mark = Some(Mark { seq: Seq(9), payload_hash: 9 });
+    let refill = begin().expect("it was let go");
+    assert!(!b.runtime.block_on(b.registry.end_refill(refill, Some(other_life))));
     drop(begin().expect("it was let go"));
     publisher.send("", 7, &payload(7));
     b.wait_held(1, 0, &[100, 101, 102, 103, 104, 105, 106, 107]);

@@ -34,12 +34,14 @@ fn a_degraded_stream_is_refilled_from_an_exact_peer() {
     assert_eq!(late.trust(1), ["gap"]);
     let peer = full.voice().serve();
     assert!(late.replica.peers().add(&peer.url()));
-    watch_until(&late, "the stream to be exact", || match late.trust(1)[..] {
-        [] => Ok(()),
-        ref reasons => Err(format!("{reasons:?} {:?}", late.replica.counters())),
+    // The count follows the state: what is watched must not be dropped in between.
+    watch_until(&late, "the stream to be exact, and counted", || {
+        match (&late.trust(1)[..], &late.replica.counters().refills[..]) {
+            ([], [("ok", 1)]) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
     });
     assert_eq!(late.state(), full.state());
-    assert_eq!(late.replica.counters().refills, [("ok", 1)]);
     engine.publish(json!([removed(&[9], "GPU")]));
     late.wait_seq(1, 4);
     full.wait_seq(1, 4);

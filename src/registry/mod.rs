@@ -3,8 +3,8 @@
 //! The registry owns every index and every listener: it spawns the tasks, keeps their handles and awaits them.
 //! Operations run one after the other, each to its end even if its caller goes away; queries and views never wait for
 //! one. Invariants: an owner's blocks are removed only after its listener has ended or has confirmed that it writes
-//! nothing more; an index lives as long as it has a registered worker or a recovered owner; the map of workers is never locked across an
-//! `.await`.
+//! nothing more; an index lives as long as it has a registered worker or a recovered owner; the map of workers is never
+//! locked across an `.await`.
 
 mod adopt;
 mod core;

@@ -13,8 +13,8 @@
 //!    that wait for each other one goes on. Either only until it has shown no progress for 30 s, by its address: a
 //!    replica that starts again and again does not hold others up.
 //! 5. A peer that the peer service names and that cannot be reached, or answers 503, is asked again for a few seconds:
-//!    the Pods of a set start together. One that was named by hand is not: its owner knows when it runs. Nor is an
-//!    address of this machine, where nobody but this replica would answer.
+//!    the Pods of a set start together. Any other that cannot be reached is asked three times in all, within the same
+//!    time: one lost connection must not cost the state.
 //! 6. Peers that have only a dump (no `/digest`: the reference service, an older release; or rule 3) are read one after the
 //!    other, in order of their addresses. One that fails is read again in two further passes only if it had begun to give blocks.
 //! 7. The file on disk. 8. The end: failed if anybody was known to have something, else empty.
@@ -28,6 +28,9 @@ pub(super) type Ms = u64;
 
 /// Passes through sources that fail.
 const PASSES_MAX: u32 = 3;
+
+/// How often a peer that cannot be reached is asked.
+const ASKS_MAX: u32 = 3;
 
 /// Between two looks at peers that are waited for.
 const POLL: Ms = 200;
@@ -123,6 +126,8 @@ pub(super) struct Plan {
     limits: Limits,
     began: Option<Ms>,
     peers: Vec<Peer>,
+    /// Answers of all peers so far.
+    asks: u32,
     /// Tried in this pass.
     tried: BTreeSet<String>,
     passes: u32,
@@ -153,6 +158,7 @@ impl Plan {
             limits,
             began: None,
             peers: Vec::new(),
+            asks: 0,
             tried: BTreeSet::new(),
             passes: 1,
             dump_passes: 1,
@@ -172,6 +178,7 @@ impl Plan {
     #[must_use]
     pub(super) fn heard(&mut self, now: Ms, mut peers: Vec<Peer>) -> Step {
         self.began.get_or_insert(now);
+        self.asks += 1;
         peers.sort_by(|a, b| a.url.cmp(&b.url));
         let mut known = BTreeSet::from([self.id.clone()]);
         peers.retain(|peer| match &peer.seen {
@@ -306,7 +313,8 @@ impl Plan {
                     self.stalled |= !moves && summary.has_state;
                     waits |= moves && (summary.phase == Phase::Loading || summary.replica_id < self.id);
                 }
-                Seen::Nobody | Seen::Other { busy: true } => waits |= patient && peer.of_service,
+                Seen::Nobody => waits |= patient && (peer.of_service || self.asks < ASKS_MAX),
+                Seen::Other { busy: true } => waits |= patient && peer.of_service,
                 Seen::Replica(_) | Seen::Other { busy: false } => {}
             }
         }

@@ -177,8 +177,9 @@ fn a_busy_source_is_left_for_another_and_asked_again_if_there_is_none() {
     check(
         "0 heard a ready 3/3/3 -> snapshot a
          1 busy a 1000 -> ask 1000
-         1001 heard a dead -> file
-         1002 nofile -> empty",
+         1001 heard a dead -> ask 200
+         1201 heard a dead -> file
+         1202 nofile -> empty",
     );
 }
 
@@ -267,8 +268,10 @@ fn empty_peers_are_no_source_but_may_know_registrations() {
          1 nofile -> empty, registrations of b",
     );
     check(
-        "0 heard a dead | b dead -> file
-         1 nofile -> empty",
+        "0 heard a dead | b dead -> ask 200
+         200 heard a dead | b dead -> ask 200
+         400 heard a dead | b dead -> file
+         401 nofile -> empty",
     );
     check(
         "0 heard -> file
@@ -277,8 +280,16 @@ fn empty_peers_are_no_source_but_may_know_registrations() {
 }
 
 #[test]
-fn only_what_the_service_names_is_asked_again_while_it_cannot_be_reached() {
-    check("0 heard a dead -> file");
+fn what_the_service_names_is_asked_again_for_a_while_and_others_three_times() {
+    check(
+        "0 heard a dead -> ask 200
+         200 heard a ready 1/1/1 -> snapshot a",
+    );
+    // Each attempt takes long: then two must do.
+    check(
+        "0 heard a dead -> ask 200
+         5000 heard a dead -> file",
+    );
     check("0 heard a busy -> dump a");
     check(
         "0 heard .a dead | .b busy -> ask 200

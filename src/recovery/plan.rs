@@ -313,7 +313,9 @@ impl Plan {
                     self.stalled |= !moves && summary.has_state;
                     waits |= moves && (summary.phase == Phase::Loading || summary.replica_id < self.id);
                 }
-                Seen::Nobody => waits |= patient && (peer.of_service || self.asks < ASKS_MAX),
+                Seen::Nobody if peer.of_service => waits |= patient,
+                // One that is silent for its whole time is not asked again.
+                Seen::Nobody => waits |= self.asks < ASKS_MAX && now < self.limits.patience,
                 Seen::Other { busy: true } => waits |= patient && peer.of_service,
                 Seen::Replica(_) | Seen::Other { busy: false } => {}
             }

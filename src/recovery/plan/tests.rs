@@ -290,6 +290,7 @@ fn what_the_service_names_is_asked_again_for_a_while_and_others_three_times() {
         "0 heard a dead -> ask 200
          5000 heard a dead -> file",
     );
+    check("10000 heard a dead -> file");
     check("0 heard a busy -> dump a");
     check(
         "0 heard .a dead | .b busy -> ask 200

@@ -16,8 +16,9 @@
 //! | [`zmtp`] | the connect side of ZeroMQ: moves frames, knows no events |
 //! | [`ingest`] | one stream per publisher: sequence rules (pure), listener and replay |
 //! | [`image`] | what the owners of a stream hold, and who is registered, as plain values: the form in which state travels |
-//! | [`registry`] | owns indexes and listeners; its callers are HTTP and the command line |
+//! | [`registry`] | owns indexes and listeners; its callers are HTTP, the command line and the controller |
 //! | [`recovery`] | takes state from other replicas or from a file, and keeps replicas equal |
+//! | [`controller`] | Kubernetes: watches Pods and IndexerWorkers and registers workers; writes statuses |
 //! | [`http`], [`metrics`] | the API, the page, `/metrics` |
 //! | [`config`], [`readiness`], [`app`] | options; why `/ready` is not yet 200; the whole, its start and its end |
 //! | [`cli`] | the commands beside `serve`: a simulated fleet, the demonstration, and comparisons of replicas |
@@ -29,6 +30,7 @@
 pub mod app;
 pub mod cli;
 pub mod config;
+pub mod controller;
 pub mod event;
 pub mod hash;
 pub mod http;

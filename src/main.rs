@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 
 use kvindexer::app;
-use kvindexer::cli::{self, Cli, Command, Question, demo, sim};
+use kvindexer::cli::{self, Cli, Command, Question, crd, demo, sim};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -14,6 +14,7 @@ fn main() -> ExitCode {
         Command::Serve(args) => app::main(args),
         Command::Sim(args) => sim::main(args).map_err(anyhow::Error::from),
         Command::Demo(args) => demo::main(args).map_err(anyhow::Error::from),
+        Command::Crd => crd::main().map_err(anyhow::Error::from),
         Command::Diff(args) => return ask(&Question::Diff(args)),
         Command::Verify(args) => return ask(&Question::Verify(args)),
         Command::Digest(args) => return ask(&Question::Digest(args)),

@@ -31,6 +31,8 @@ struct State {
     holds: BTreeMap<u64, String>,
     next: u64,
     stopping: bool,
+    /// What people should know although it keeps nobody from serving, by subject.
+    notes: BTreeMap<&'static str, String>,
 }
 
 /// Holds readiness back until it is dropped. A hold taken after serving began has no effect.
@@ -78,6 +80,21 @@ impl Readiness {
             reasons.extend(state.holds.values().cloned());
         }
         reasons
+    }
+
+    /// Says what people should know about a subject although it keeps nobody from serving; none: nothing any more.
+    pub fn note(&self, subject: &'static str, text: Option<String>) {
+        let notes = &mut self.shared.state.lock().notes;
+        match text {
+            Some(text) => drop(notes.insert(subject, text)),
+            None => drop(notes.remove(subject)),
+        }
+    }
+
+    /// All notes, by subject.
+    #[must_use]
+    pub fn notes(&self) -> BTreeMap<&'static str, String> {
+        self.shared.state.lock().notes.clone()
     }
 
     /// True once every hold was released, for ever: queries are answered, also during a stop.
@@ -149,6 +166,16 @@ mod tests {
         readiness.stop();
         assert_eq!(readiness.reasons(), ["stopping"]);
         assert!(readiness.is_serving() && readiness.is_stopping());
+    }
+
+    #[test]
+    fn notes_keep_nobody_from_serving() {
+        let readiness = Readiness::ready();
+        readiness.note("kubernetes", Some("unreachable".to_owned()));
+        assert!(readiness.reasons().is_empty());
+        assert_eq!(readiness.notes().into_iter().collect::<Vec<_>>(), [("kubernetes", "unreachable".to_owned())]);
+        readiness.note("kubernetes", None);
+        assert!(readiness.notes().is_empty());
     }
 
     #[tokio::test]

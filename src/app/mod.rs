@@ -6,6 +6,7 @@
 //! closes, open requests finish while the last snapshot is written, streams stop, tasks are awaited. A task that ends by
 //! itself is a fault and ends the process.
 
+mod kubernetes;
 mod log;
 mod memory;
 mod replicas;
@@ -96,11 +97,22 @@ impl App {
     /// A bad address, a port that cannot be bound, an access log that cannot be opened.
     pub async fn start(config: Config) -> anyhow::Result<Self> {
         // Taken apart whole, so that an option without a use is a warning of the compiler.
-        let Config { host, port, threads: _, workers, replicas, min_initial_workers, limits, log, test_endpoints } =
-            config;
+        let Config {
+            host,
+            port,
+            threads: _,
+            workers,
+            replicas,
+            kubernetes,
+            min_initial_workers,
+            limits,
+            log,
+            test_endpoints,
+        } = config;
         let desired = workers.map(start::worker_specs).transpose()?.unwrap_or_default();
         let access_log = access_log(&log)?;
-        let (replica, forwarder, recovery) = replicas::prepare(&replicas)?;
+        let (replica, forwarder, recovery) = replicas::prepare(&replicas, kubernetes.pod_name.clone())?;
+        let following = kubernetes::prepare(kubernetes, &replica).await?;
         let address = SocketAddr::new(host, port);
         let listener = TcpListener::bind(address).await.with_context(|| format!("failed to bind {address}"))?;
         let address = listener.local_addr().context("failed to read the bound address")?;
@@ -109,12 +121,13 @@ impl App {
         let (readiness, starting) = Readiness::starting("starting");
         let (http_stop, root) = (CancellationToken::new(), CancellationToken::new());
         let mut tasks = JoinSet::new();
+        let metrics = Arc::new(Metrics::new(PATHS));
         let services = Services {
             registry: Arc::clone(&registry),
             readiness: readiness.clone(),
             replica: replica.clone(),
             forwarder,
-            metrics: Arc::new(Metrics::new(PATHS)),
+            metrics: Arc::clone(&metrics),
             access_log,
             config: HttpConfig {
                 query_body_bytes_max: limits.query_body_bytes_max,
@@ -139,12 +152,20 @@ impl App {
         let may_recover = replicas.may_recover();
         let holds = RecoveryHolds {
             recovery: hold(may_recover, "recovery: begins"),
-            cold_start: hold(may_recover || !desired.is_empty(), "first replays: not asked for yet"),
+            cold_start: hold(
+                may_recover || following.is_some() || !desired.is_empty(),
+                "first replays: not asked for yet",
+            ),
         };
         let gate = hold(min_initial_workers > 0, "waiting for workers");
         start::register(&app.registry, desired).await?;
         let (place, registry) = (app.place.clone(), Arc::clone(&app.registry));
-        app.spawn("replica", async move { place.live(holds).await });
+        let first_view = following.map(|following| {
+            let (task, first_view) = following.begin(&app.registry, &place.replica, &app.readiness, &metrics);
+            app.spawn("kubernetes", task);
+            first_view
+        });
+        app.spawn("replica", async move { place.live(holds, first_view).await });
         app.spawn("watch", watch(registry, gate, min_initial_workers, limits));
         drop(starting);
         Ok(app)

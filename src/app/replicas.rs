@@ -3,8 +3,11 @@
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use futures::FutureExt as _;
+use futures::future::FusedFuture as _;
 use tracing::info;
 
+use super::kubernetes::FirstView;
 use super::start;
 use crate::config::Replicas;
 use crate::readiness::Hold;
@@ -29,14 +32,17 @@ pub(super) struct RecoveryHolds {
 }
 
 /// Who this replica is, what tells the others of registrations if that is wanted, and where state may be.
-pub(super) fn prepare(replicas: &Replicas) -> anyhow::Result<(Replica, Option<Forwarder>, RecoveryConfig)> {
+pub(super) fn prepare(
+    replicas: &Replicas,
+    name: Option<String>,
+) -> anyhow::Result<(Replica, Option<Forwarder>, RecoveryConfig)> {
     let Replicas { peers, peer_service, forward_registrations, compare_interval, recovered_grace, disk } = replicas;
     if let Some(disk) = disk {
         // A directory that cannot be had is a mistake to be seen at the start, not at the first snapshot.
         std::fs::create_dir_all(&disk.dir)
             .with_context(|| format!("--snapshot-dir: failed to make {}", disk.dir.display()))?;
     }
-    let replica = Replica::new(PeerList::new(peers.iter().cloned()));
+    let replica = Replica::named(name.unwrap_or_default(), PeerList::new(peers.iter().cloned()));
     let forwarder = forward_registrations.then(|| Forwarder::new(replica.clone()));
     let config = RecoveryConfig {
         peer_service: peer_service.clone(),
@@ -54,12 +60,37 @@ pub(super) fn prepare(replicas: &Replicas) -> anyhow::Result<(Replica, Option<Fo
 impl Place {
     /// Takes state from a peer or from disk, else waits for the first replays; then stays equal to the peers until it is
     /// dropped.
-    pub(super) async fn live(self, holds: RecoveryHolds) {
+    pub(super) async fn live(self, holds: RecoveryHolds, first_view: Option<FirstView>) {
         let RecoveryHolds { recovery, cold_start } = holds;
-        let outcome = match recovery {
-            Some(hold) => recovery::recover(&self.replica, &self.registry, &self.config, hold).await,
-            None => Outcome::Empty,
+        let listed = first_view.as_ref().map(FirstView::watcher);
+        let mut listing = std::pin::pin!(
+            async {
+                if let Some(view) = first_view {
+                    view.hold_until_complete().await;
+                }
+            }
+            .fuse()
+        );
+        let recover = async {
+            match recovery {
+                Some(hold) => recovery::recover(&self.replica, &self.registry, &self.config, hold).await,
+                None => Outcome::Empty,
+            }
         };
+        let outcome = {
+            let mut recover = std::pin::pin!(recover);
+            loop {
+                tokio::select! {
+                    biased;
+                    outcome = &mut recover => break outcome,
+                    () = &mut listing => {}
+                }
+            }
+        };
+        // Without a peer's registrations nobody knows the workers before Kubernetes has told them.
+        if !matches!(&outcome, Outcome::Recovered(from) if from.contains("://")) && !listing.is_terminated() {
+            (&mut listing).await;
+        }
         info!(?outcome, replica_id = self.replica.id(), "the search for state has ended");
         match outcome {
             // Its streams go on from where the source stood; what they still have to ask for shows in their trust.
@@ -68,6 +99,12 @@ impl Place {
         }
         // A gate that waits for workers does not matter to peers: what can be had is here.
         self.replica.set_phase(Phase::Ready);
-        recovery::watch(&self.replica, &self.registry, &self.config).await;
+        let listed = async {
+            if let Some(mut view) = listed {
+                // The controller lives as long as the process: an error only comes at its end.
+                let _ended = view.wait_for(|view| view.complete).await;
+            }
+        };
+        recovery::watch(&self.replica, &self.registry, &self.config, listed).await;
     }
 }

@@ -59,7 +59,7 @@ pub(super) async fn register(
         return Ok(());
     }
     let converged = registry.converge(Source::CommandLine, desired).await;
-    if let Some((owner, error)) = converged.failed.into_iter().next() {
+    if let Some(((_, owner), error)) = converged.failed.into_iter().next() {
         return Err(anyhow!(error).context(format!("--workers: {owner} is not registered")));
     }
     info!(workers = converged.added.len(), "workers of the command line are registered");

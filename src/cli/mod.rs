@@ -1,6 +1,7 @@
 //! The commands of the program: what stands behind `kvindexer <command>`. All but `serve` use the service from outside,
 //! over HTTP and real sockets; `demo` starts one in the same process.
 
+pub mod crd;
 pub mod demo;
 pub mod diff;
 pub mod digest;
@@ -40,6 +41,8 @@ pub enum Command {
     Sim(sim::SimArgs),
     /// Run an indexer and a few simulated engines for some seconds, and show what it answers
     Demo(demo::DemoArgs),
+    /// Print the CustomResourceDefinition of IndexerWorkers
+    Crd,
     /// Compare two replicas: where they differ, name index, owner and the first differing blocks
     #[command(after_help = EXIT_HELP)]
     Diff(diff::DiffArgs),

@@ -13,10 +13,13 @@ use clap::{ArgAction, Args, ValueEnum};
 
 use crate::ids::{BlockSize, DEFAULT_TENANT, IndexKey, InstanceIdError};
 
+mod kubernetes;
 mod replicas;
 mod value;
 mod workers;
 
+use kubernetes::KubernetesArgs;
+pub use kubernetes::{InstanceIds, Kubernetes};
 use replicas::ReplicaArgs;
 pub use replicas::{DiskSnapshot, Replicas};
 pub use value::MemoryLimit;
@@ -56,6 +59,8 @@ pub struct ServeArgs {
     pub min_initial_workers: String,
     #[command(flatten)]
     replicas: ReplicaArgs,
+    #[command(flatten)]
+    kubernetes: KubernetesArgs,
     #[command(flatten)]
     limits: LimitArgs,
     #[command(flatten)]
@@ -136,6 +141,8 @@ pub struct Config {
     pub workers: Option<InitialWorkers>,
     /// Other replicas, and the snapshot on disk.
     pub replicas: Replicas,
+    /// Whether and how Kubernetes is followed.
+    pub kubernetes: Kubernetes,
     /// Distinct instances that open the gate; 0 = no gate.
     pub min_initial_workers: usize,
     /// Bounds of memory, requests and the stop.
@@ -242,8 +249,13 @@ pub enum Error {
     #[error("--peer-service must be a host and a port like kvindexer-peers:8090, not `{0}`")]
     PeerService(String),
     /// Neither on nor off.
-    #[error("--forward-registrations must be `on` or `off`, not `{0}`")]
-    ForwardRegistrations(String),
+    #[error("{name} must be `on` or `off`, not `{value}`")]
+    Switch {
+        /// The option.
+        name: &'static str,
+        /// What was given.
+        value: String,
+    },
     /// Not the name of an HTTP header.
     #[error("--trace-id-header must be the name of a header, not `{0}`")]
     TraceIdHeader(String),
@@ -269,6 +281,7 @@ impl TryFrom<ServeArgs> for Config {
             threads: args.threads.max(1),
             workers,
             replicas: args.replicas.try_into()?,
+            kubernetes: args.kubernetes.try_into()?,
             min_initial_workers: min_initial_workers(&args.min_initial_workers)?,
             limits: args.limits.try_into()?,
             log: args.log.try_into()?,

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::Error;
+use super::value::switch;
 
 /// Options under the heading `Replicas`.
 #[derive(Debug, Clone, Args)]
@@ -109,11 +110,9 @@ impl TryFrom<ReplicaArgs> for Replicas {
             }
         }
         let peer_service = peer_service(args.peer_service.trim())?;
-        let forward_registrations =
-            switch(args.forward_registrations.trim(), peer_service.is_some()).ok_or_else(|| {
-                let text = args.forward_registrations.clone();
-                Error::ForwardRegistrations(text)
-            })?;
+        let forward_registrations = switch(&args.forward_registrations, peer_service.is_some()).ok_or_else(|| {
+            Error::Switch { name: "--forward-registrations", value: args.forward_registrations.clone() }
+        })?;
         let peers = args.peers.split(',').map(str::trim).filter(|peer| !peer.is_empty());
         let dir = Some(PathBuf::from(args.snapshot_dir)).filter(|dir| !dir.as_os_str().is_empty());
         Ok(Self {
@@ -143,15 +142,5 @@ fn peer_service(text: &str) -> Result<Option<String>, Error> {
     match port.parse::<u16>() {
         Ok(1..) if bracketed || plain => Ok(Some(text.to_owned())),
         _ => Err(refused()),
-    }
-}
-
-/// Value of a switch; the default for an empty text, none for an unknown word.
-fn switch(text: &str, default: bool) -> Option<bool> {
-    match text.to_ascii_lowercase().as_str() {
-        "" => Some(default),
-        "on" | "true" | "yes" | "1" => Some(true),
-        "off" | "false" | "no" | "0" => Some(false),
-        _ => None,
     }
 }

@@ -107,7 +107,11 @@ fn bad_values_are_errors() {
         (&["--peer-service", "peers:0"], Error::PeerService("peers:0".into())),
         (&["--peer-service", ":8090"], Error::PeerService(":8090".into())),
         (&["--peer-service", "::1:8090"], Error::PeerService("::1:8090".into())),
-        (&["--forward-registrations", "maybe"], Error::ForwardRegistrations("maybe".into())),
+        (
+            &["--forward-registrations", "maybe"],
+            Error::Switch { name: "--forward-registrations", value: "maybe".into() },
+        ),
+        (&["--kubernetes", "perhaps"], Error::Switch { name: "--kubernetes", value: "perhaps".into() }),
         (&["--compare-interval-s", "0"], Error::LimitZero("--compare-interval-s")),
         (&["--snapshot-interval-s", "0"], Error::LimitZero("--snapshot-interval-s")),
         (&["--snapshot-age-max-s", "0"], Error::LimitZero("--snapshot-age-max-s")),

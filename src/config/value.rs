@@ -1,4 +1,4 @@
-//! Sizes with units.
+//! Sizes with units, and switches.
 
 use std::str::FromStr;
 
@@ -41,5 +41,15 @@ impl FromStr for MemoryLimit {
                 number.checked_mul(unit).filter(|bytes| *bytes > 0).map(Self::Bytes).ok_or(())
             }
         }
+    }
+}
+
+/// Value of a switch; the default for an empty text, none for an unknown word.
+pub(super) fn switch(text: &str, default: bool) -> Option<bool> {
+    match text.trim().to_ascii_lowercase().as_str() {
+        "" => Some(default),
+        "on" | "true" | "yes" | "1" => Some(true),
+        "off" | "false" | "no" | "0" => Some(false),
+        _ => None,
     }
 }

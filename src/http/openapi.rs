@@ -93,6 +93,8 @@ pub(crate) struct DumpStream {
 pub(crate) struct DigestAnswer {
     /// Random, made at the start of the process; 16 hexadecimal digits.
     replica_id: String,
+    /// What people call it: the name of its Pod; may be empty.
+    name: String,
     /// Version of the program.
     version: String,
     /// `waiting`, `loading`, `ready` or `stopping`.

@@ -89,6 +89,9 @@ pub(super) struct Ready {
     ready: bool,
     /// What is still waited for; empty when ready.
     reasons: Vec<String>,
+    /// Why changes at the Kubernetes API server are not heard, if so; it keeps nobody from being ready once it was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kubernetes: Option<String>,
 }
 
 /// Whether this replica should be asked.
@@ -100,7 +103,8 @@ pub(super) async fn ready(State(state): State<AppState>) -> (StatusCode, Json<Re
     let reasons = state.readiness.reasons();
     let ready = reasons.is_empty();
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    (status, Json(Ready { ready, reasons }))
+    let kubernetes = state.readiness.notes().remove("kubernetes");
+    (status, Json(Ready { ready, reasons, kubernetes }))
 }
 
 /// Opens the access log anew, after it was moved away.

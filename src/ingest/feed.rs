@@ -150,6 +150,17 @@ impl Feed {
         drop(index);
     }
 
+    /// The address may have become another publisher's: whoever knows better ends the reason in the index.
+    pub(super) fn doubt_address(&self, now_ms: u64) {
+        if self.blind {
+            return;
+        }
+        let mut index = self.to.index.write();
+        for fed in self.owners.iter().filter(|fed| fed.registered && !fed.foreign) {
+            index.set_reason(fed.id, Reason::Unconfirmed, true, now_ms);
+        }
+    }
+
     /// True if an owner misses batches for good.
     pub(super) fn misses_batches(&self) -> bool {
         self.owners.iter().any(|fed| fed.lost || fed.incomplete)
@@ -303,6 +314,12 @@ impl Feed {
             Effect::Restarted => {
                 self.to.applied.lock().begin_anew();
                 self.restart(index, now_ms);
+            }
+            Effect::ToldAnew => {
+                self.to.applied.lock().begin_anew();
+                self.restart(index, now_ms);
+                self.heard = false;
+                self.owners.iter().for_each(|fed| index.set_reason(fed.id, Reason::NothingHeard, true, now_ms));
             }
             Effect::BeginRebuild => {
                 self.to.applied.lock().begin_anew();

@@ -1,6 +1,7 @@
 //! The outside of a listener: what it is made from, what it can be told, and what of it can be seen.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, mpsc, oneshot};
@@ -28,6 +29,8 @@ pub struct Shared {
     pub replays: Arc<Semaphore>,
     /// What may wait in all streams together.
     pub held: Budget,
+    /// What Kubernetes does is not heard at the moment.
+    pub unwatched: AtomicBool,
 }
 
 impl Shared {
@@ -35,7 +38,7 @@ impl Shared {
     #[must_use]
     pub fn new(options: Options, context: Context, limits: Limits, clock: SharedClock) -> Self {
         let (replays, held) = (Arc::new(Semaphore::new(limits.replays_max)), Budget::new(limits.held_bytes_total_max));
-        Self { options, context, limits, clock, replays, held }
+        Self { options, context, limits, clock, replays, held, unwatched: AtomicBool::new(false) }
     }
 }
 
@@ -61,6 +64,8 @@ pub struct StreamSpec {
     pub turn: Arc<Semaphore>,
     /// Only holds what it hears until [`Command::Adopt`].
     pub joining: bool,
+    /// Kubernetes registered it: its address may become another Pod's.
+    pub of_kubernetes: bool,
 }
 
 /// Where a stream writes.
@@ -87,6 +92,14 @@ pub enum Command {
     Resume(oneshot::Sender<()>),
     /// Apply nothing from here on: hold what comes.
     BeginJoin(oneshot::Sender<()>),
+    /// The publisher is known to have begun anew. If the stream has begun a life of its own accord since it had had so many,
+    /// that is this one, and nothing changes. Answered with the number of lives; none while it only holds.
+    BeginAnew {
+        /// Lives when the previous one was recorded.
+        lives: u64,
+        /// How many there are by then.
+        answer: oneshot::Sender<Option<u64>>,
+    },
     /// Is this batch the last one applied, or among those that wait?
     Shows(Mark, oneshot::Sender<bool>),
     /// Stop holding; owners are looked up anew in the index first.
@@ -141,6 +154,14 @@ impl Handle {
     pub async fn shows(&self, mark: Mark) -> bool {
         let (answer, wait) = oneshot::channel();
         self.commands.send(Command::Shows(mark, answer)).await.is_ok() && wait.await.unwrap_or(false)
+    }
+
+    /// The publisher is known to have begun anew since the stream had had `lives` lives. Nothing of before stays; what the
+    /// stream has heard of a life that it found by itself does. The number of lives then; none if it only holds, or has ended.
+    pub async fn begin_anew(&self, lives: u64) -> Option<u64> {
+        let (answer, wait) = oneshot::channel();
+        self.commands.send(Command::BeginAnew { lives, answer }).await.ok()?;
+        wait.await.ok().flatten()
     }
 
     /// Tells the listener something and waits until it is done, or the listener has ended.

@@ -4,6 +4,7 @@
 //! after the index shows what it says; when the task has ended, nothing more is written.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use futures::StreamExt;
 use parking_lot::Mutex;
@@ -65,6 +66,8 @@ struct Task {
     unreadable: Option<SkipReason>,
     /// A state was adopted, and what waited behind it has not been judged.
     adopted: bool,
+    /// Kubernetes registered it: its address may become another Pod's.
+    of_kubernetes: bool,
     report: StreamReport,
     published: Arc<Mutex<StreamReport>>,
     origin: Instant,
@@ -110,6 +113,7 @@ impl Task {
             exchange: None,
             unreadable: None,
             adopted: false,
+            of_kubernetes: spec.of_kubernetes,
             report: StreamReport { holding: spec.joining, ..StreamReport::default() },
             published: outside.report,
             origin: Instant::now(),
@@ -166,6 +170,9 @@ impl Task {
                 self.report.status = Status::Active;
                 self.report.last_error = None;
                 self.report.connects += 1;
+                if self.of_kubernetes && self.report.connects > 1 && self.shared.unwatched.load(Ordering::Acquire) {
+                    self.feed.doubt_address(self.shared.clock.now_ms());
+                }
                 self.report.settled |= self.replay_endpoint.is_none() && !self.stream.is_holding();
                 tracing::info!(endpoint = self.endpoint.as_str(), "connected");
                 let now = self.now();
@@ -299,6 +306,18 @@ impl Task {
                 let _asker_gone = answer.send(self.stream.shows(mark));
                 return;
             }
+            Command::BeginAnew { lives, answer } => {
+                if self.report.holding {
+                    let _asker_gone = answer.send(None);
+                    return;
+                }
+                if self.report.lives <= lives {
+                    self.stream.begin_anew(now);
+                }
+                self.finish_wake();
+                let _asker_gone = answer.send(Some(self.report.lives));
+                return;
+            }
             Command::Adopt { adoption, ranks, done } => {
                 self.adopt(adoption, &ranks, now_ms);
                 done
@@ -376,8 +395,10 @@ impl Task {
                 }
                 Effect::Restarted => {
                     self.report.restarts += 1;
+                    self.report.lives += 1;
                     tracing::warn!(endpoint = self.endpoint.as_str(), "publisher restarted");
                 }
+                Effect::ToldAnew => self.report.lives += 1,
                 Effect::Lost { missing } => {
                     self.report.missing_batches = self.report.missing_batches.saturating_add(missing);
                     tracing::warn!(endpoint = self.endpoint.as_str(), missing, "batches are missing");

@@ -84,6 +84,8 @@ pub struct StreamReport {
     pub duplicates: u64,
     /// New lives of the publisher.
     pub restarts: u64,
+    /// The same, with those that the stream was told of.
+    pub lives: u64,
     /// Messages whose frames could not be read.
     pub malformed: u64,
     /// True while a replay runs or waits for its turn.

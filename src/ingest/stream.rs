@@ -217,6 +217,14 @@ impl Stream {
         }
     }
 
+    /// Somebody who sees the publisher itself says that it began anew, and its numbers have not shown that. What waits is
+    /// of the old life, too. The buffer is asked soon: the new life may have spoken before it was heard.
+    pub(super) fn begin_anew(&mut self, now: Ms) {
+        self.held.clear();
+        self.forget_life(Effect::ToldAnew);
+        self.proof_due = (self.connected && self.has_replay).then_some(now + self.bounds.silence_ms);
+    }
+
     /// A rank leaves.
     pub(super) fn leave(&mut self, rank: DpRank) {
         self.joining.retain(|joining| *joining != rank);
@@ -399,10 +407,14 @@ impl Stream {
 
     /// Forgets all of the old life; what waits is the caller's business.
     fn new_life(&mut self) {
+        self.forget_life(Effect::Restarted);
+    }
+
+    fn forget_life(&mut self, effect: Effect) {
         if self.job.take().is_some() {
             self.effects.push(Effect::StopReplay);
         }
-        self.effects.push(Effect::Restarted);
+        self.effects.push(effect);
         self.phase = Phase::Running;
         (self.anew, self.unplaced) = (false, false);
         self.cursor = Cursor { last: None, newest: self.held.back() };

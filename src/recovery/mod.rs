@@ -18,6 +18,7 @@ mod plan;
 mod replica;
 mod resolve;
 mod start;
+mod survey;
 mod watch;
 
 use std::path::PathBuf;
@@ -28,6 +29,7 @@ pub use export::{Part, SnapshotWriter};
 pub use forward::{FORWARDED_HEADER, Forwarder, Outcomes};
 pub use peers::{PEERS_MAX, PeerList};
 pub use replica::{Counters, Replica};
+pub use survey::{PeerRank, PeerReport, PeerState, survey};
 
 use crate::readiness::Hold;
 use crate::registry::Registry;
@@ -119,9 +121,15 @@ pub async fn recover(replica: &Replica, registry: &Arc<Registry>, config: &Recov
 }
 
 /// What goes on while a replica serves, until it is dropped: comparison with peers, refill, registrations, the file, and
-/// the end of owners that nobody registered.
-pub async fn watch(replica: &Replica, registry: &Arc<Registry>, config: &RecoveryConfig) {
-    watch::Watch::new(replica, registry, config).run().await;
+/// the end of owners that nobody registered. `listed` ends once everybody who registers workers by itself has done so: the
+/// time of grace begins then.
+pub async fn watch(
+    replica: &Replica,
+    registry: &Arc<Registry>,
+    config: &RecoveryConfig,
+    listed: impl Future<Output = ()>,
+) {
+    watch::Watch::new(replica, registry, config).run(listed).await;
 }
 
 /// Writes the file once more, if one is wanted; gives up at `limit`, and the previous one stays.

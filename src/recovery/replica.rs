@@ -22,6 +22,7 @@ pub struct Replica(Arc<Inner>);
 
 struct Inner {
     id: String,
+    name: String,
     peers: PeerList,
     /// What the name of the peer service said last.
     service: Mutex<BTreeSet<String>>,
@@ -103,12 +104,19 @@ impl Replica {
     /// A replica with a random id.
     #[must_use]
     pub fn new(peers: PeerList) -> Self {
+        Self::named(String::new(), peers)
+    }
+
+    /// The same with a name for people.
+    #[must_use]
+    pub fn named(name: String, peers: PeerList) -> Self {
         // Keys of a `RandomState` come from the system; the time and the process tell apart what shares them.
         let mut random = RandomState::new().build_hasher();
         random.write_u64(super::now_ms());
         random.write_u32(std::process::id());
         Self(Arc::new(Inner {
             id: format!("{:016x}", random.finish()),
+            name,
             peers,
             service: Mutex::default(),
             known: Mutex::default(),
@@ -123,6 +131,12 @@ impl Replica {
     #[must_use]
     pub fn id(&self) -> &str {
         &self.0.id
+    }
+
+    /// What people call it; may be empty.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.0.name
     }
 
     /// Addresses of the others.
@@ -162,6 +176,7 @@ impl Replica {
         registrations.retain(|registration| registration.source == Source::Manual);
         Digest {
             replica_id: self.id().to_owned(),
+            name: self.name().to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             phase: self.phase(),
             progress: self.0.bytes.load(Ordering::Relaxed),

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{info, warn};
 
@@ -61,14 +62,22 @@ impl<'a> Watch<'a> {
     }
 
     /// Ends only by being dropped.
-    pub(super) async fn run(mut self) {
+    pub(super) async fn run(mut self, listed: impl Future<Output = ()>) {
         let began = Instant::now();
-        let mut grace = Some(began + self.config.times.grace);
+        let mut listed = std::pin::pin!(listed.fuse());
+        let mut grace = None;
         let mut file = self.config.disk.as_ref().map(|disk| began + disk.interval);
         let mut compare = self.next_comparison();
         loop {
             let next = [Some(compare), grace, file].into_iter().flatten().min().unwrap_or(compare);
-            sleep_until(next).await;
+            tokio::select! {
+                biased;
+                () = &mut listed => {
+                    grace = Some(Instant::now() + self.config.times.grace);
+                    continue;
+                }
+                () = sleep_until(next) => {}
+            }
             let now = Instant::now();
             if grace.is_some_and(|at| at <= now) {
                 grace = None;

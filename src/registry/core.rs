@@ -71,6 +71,7 @@ impl Core {
     /// Adds a worker that is not there, whose block size fits.
     pub(super) async fn add(&self, worker: Worker) {
         let (spec, unconfirmed) = (worker.spec.clone(), worker.unconfirmed);
+        let of_kubernetes = worker.source == Source::Kubernetes;
         let adoption;
         let running = {
             let mut state = self.state.write();
@@ -104,7 +105,7 @@ impl Core {
                 }
                 std::collections::hash_map::Entry::Vacant(place) => {
                     let joining = recovering || adoption.is_some();
-                    let handle = place.insert(self.new_stream(&spec, to, (turn, joining))).handle();
+                    let handle = place.insert(self.new_stream(&spec, to, (turn, joining, of_kubernetes))).handle();
                     handle.filter(|_| adoption.is_some()).map(|handle| (handle, false))
                 }
             }
@@ -197,7 +198,7 @@ impl Core {
         &self,
         spec: &WorkerSpec,
         to: Destination,
-        (turn, joining): (Arc<tokio::sync::Semaphore>, bool),
+        (turn, joining, of_kubernetes): (Arc<tokio::sync::Semaphore>, bool, bool),
     ) -> StreamEntry {
         if let Some(why) = spec.endpoint.hopeless() {
             tracing::error!(instance = %spec.owner.instance, endpoint = spec.endpoint.as_str(), why, "endpoint can never connect");
@@ -215,6 +216,7 @@ impl Core {
             remembered,
             turn,
             joining,
+            of_kubernetes,
         };
         let span = tracing::info_span!("stream", model = %spec.key.model, tenant = %spec.key.tenant, instance = %spec.owner.instance);
         let stop = CancellationToken::new();

@@ -62,6 +62,21 @@ pub struct WorkerSpec {
     pub incarnation: Option<Incarnation>,
 }
 
+/// A worker that a source wants registered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DesiredWorker {
+    /// The registration.
+    pub spec: WorkerSpec,
+    /// Its container is not running: nothing new is registered, and what is registered scores nothing until it runs again.
+    pub container_down: bool,
+}
+
+impl From<WorkerSpec> for DesiredWorker {
+    fn from(spec: WorkerSpec) -> Self {
+        Self { spec, container_down: false }
+    }
+}
+
 /// What to unregister.
 #[derive(Debug, Clone)]
 pub struct Unregister {
@@ -204,13 +219,13 @@ pub struct WorkerView {
 #[derive(Debug, Default)]
 pub struct Converged {
     /// Registered.
-    pub added: Vec<Owner>,
+    pub added: Vec<(IndexKey, Owner)>,
     /// Unregistered.
-    pub removed: Vec<Owner>,
+    pub removed: Vec<(IndexKey, Owner)>,
     /// Registered with other words than before.
-    pub replaced: Vec<Owner>,
+    pub replaced: Vec<(IndexKey, Owner)>,
     /// Refused, with the reason.
-    pub failed: Vec<(Owner, Error)>,
+    pub failed: Vec<((IndexKey, Owner), Error)>,
 }
 
 /// What a registry is built from.
@@ -265,9 +280,20 @@ impl Registry {
 
     /// Makes the workers of one source equal `desired`: removes first, then adds; touches no other source, except that
     /// Kubernetes supersedes what was registered by hand under the same name.
-    pub async fn converge(&self, source: Source, desired: BTreeMap<(IndexKey, Owner), WorkerSpec>) -> Converged {
+    pub async fn converge(
+        &self,
+        source: Source,
+        desired: BTreeMap<(IndexKey, Owner), impl Into<DesiredWorker>>,
+    ) -> Converged {
+        let desired = desired.into_iter().map(|(name, worker)| (name, worker.into())).collect();
         let core = Arc::clone(&self.core);
         self.run(async move { core.converge(source, desired).await }).await
+    }
+
+    /// Says whether what Kubernetes does is heard. While it is not, a worker of Kubernetes that reconnects is `unconfirmed`
+    /// until the next [`Self::converge`] of that source: its address may be another Pod's by now.
+    pub fn set_unwatched(&self, unwatched: bool) {
+        self.core.shared.unwatched.store(unwatched, std::sync::atomic::Ordering::Release);
     }
 
     /// The index of a model and tenant, while it has a registered worker or a recovered owner.

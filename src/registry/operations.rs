@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::ids::{DpRank, IndexKey, InstanceId, Owner, Source};
+use crate::index::SharedIndex;
 use crate::ingest::{Command, Handle, Status};
 use crate::registry::core::{Core, refuse_foreign};
 use crate::registry::state::{StreamEntry, Worker};
-use crate::registry::{Converged, Error, Unregister, WorkerSpec};
+use crate::registry::{Converged, DesiredWorker, Error, Unregister, WorkerSpec};
 use crate::trust::Reason;
 
 /// What a registration did.
@@ -23,6 +24,8 @@ enum Difference {
     None,
     /// Blocks and connection stay.
     Small,
+    /// The same but for the life of its container.
+    Life,
     /// Unregister and register.
     Whole,
 }
@@ -56,7 +59,11 @@ impl Core {
             .collect())
     }
 
-    pub(super) async fn converge(&self, source: Source, desired: BTreeMap<(IndexKey, Owner), WorkerSpec>) -> Converged {
+    pub(super) async fn converge(
+        &self,
+        source: Source,
+        desired: BTreeMap<(IndexKey, Owner), DesiredWorker>,
+    ) -> Converged {
         let _gate = self.gate.lock().await;
         let mut outcome = Converged::default();
         let surplus: Vec<Worker> = {
@@ -69,12 +76,19 @@ impl Core {
         for worker in surplus {
             self.withdraw(worker, &mut outcome).await;
         }
-        for ((_, owner), spec) in desired {
-            match self.register_gated(spec, source, true).await {
+        for (key, DesiredWorker { spec, container_down }) in desired {
+            let known = self.state.read().worker(&key.0, &key.1).filter(|worker| worker.source == source).cloned();
+            let done = match known {
+                Some(known) if container_down => self.take_down(known, spec).await,
+                // Nothing there to hear yet.
+                None if container_down => continue,
+                _ => self.register_gated(spec, source, true).await,
+            };
+            match done {
                 Ok(Registered::Unchanged) => {}
-                Ok(Registered::Added) => outcome.added.push(owner),
-                Ok(Registered::Replaced) => outcome.replaced.push(owner),
-                Err(error) => outcome.failed.push((owner, error)),
+                Ok(Registered::Added) => outcome.added.push(key),
+                Ok(Registered::Replaced) => outcome.replaced.push(key),
+                Err(error) => outcome.failed.push((key, error)),
             }
         }
         outcome
@@ -104,14 +118,15 @@ impl Core {
         let Some(known) = known else {
             self.check_block_size(&spec)?;
             let registered_ms = self.now_ms();
-            self.add(Worker { spec, source, registered_ms, unconfirmed: false, superseded: None }).await;
+            let (unconfirmed, down, lives) = (false, false, 0);
+            self.add(Worker { spec, source, registered_ms, unconfirmed, down, lives, superseded: None }).await;
             return Ok(Registered::Added);
         };
         let difference = difference(&known.spec, &spec);
         let supersedes = source == Source::Kubernetes && known.source != Source::Kubernetes;
-        if difference == Difference::None && !supersedes {
-            if source == Source::Kubernetes && known.unconfirmed {
-                self.confirm(&spec);
+        if difference == Difference::None && !supersedes && !known.down {
+            if source == Source::Kubernetes {
+                self.confirm(&known);
             }
             return Ok(Registered::Unchanged);
         }
@@ -124,13 +139,22 @@ impl Core {
             let Owner { instance, rank } = spec.owner;
             return Err(Error::AlreadyRegistered { instance, rank });
         }
-        let worker = Worker { spec, source, registered_ms: self.now_ms(), unconfirmed: false, superseded };
+        let (registered_ms, lives) = (self.now_ms(), known.lives);
+        let worker = Worker { spec, source, registered_ms, unconfirmed: false, down: false, lives, superseded };
         self.replace(known, worker, difference).await
     }
 
-    async fn replace(&self, known: Worker, worker: Worker, difference: Difference) -> Result<Registered, Error> {
+    async fn replace(&self, known: Worker, mut worker: Worker, difference: Difference) -> Result<Registered, Error> {
         let (key, owner) = (known.spec.key.clone(), known.spec.owner.clone());
-        if difference == Difference::Whole {
+        let lives = match difference {
+            Difference::Whole => None,
+            Difference::Life => self.new_life(&known).await,
+            Difference::None | Difference::Small => Some(self.lives(&known)),
+        };
+        if let Some(lives) = lives {
+            worker.lives = lives;
+        } else {
+            worker.lives = 0;
             let alone = self.state.read().indexes.get(&key).is_some_and(|entry| {
                 entry.instances.len() == 1 && entry.instances.values().all(|instance| instance.ranks.len() == 1)
             });
@@ -151,48 +175,102 @@ impl Core {
             }
             handle
         };
-        self.show_unconfirmed(&worker);
+        self.show_reasons(&worker);
         if let (true, Some(handle)) = (moved, handle) {
             handle.tell(|done| Command::SetReplay(endpoint, done)).await;
         }
         Ok(Registered::Replaced)
     }
 
-    /// Kubernetes says the same here as where the registration came from.
-    fn confirm(&self, spec: &WorkerSpec) {
-        let worker = self.state.write().worker_mut(&spec.key, &spec.owner).map(|worker| {
-            worker.unconfirmed = false;
-            worker.clone()
-        });
-        if let Some(worker) = worker {
-            self.show_unconfirmed(&worker);
+    /// Kubernetes says the same here as where the registration came from, or as before it could not be heard.
+    fn confirm(&self, known: &Worker) {
+        let doubted = || {
+            let index = self.index_of(known)?;
+            let index = index.read();
+            Some(index.trust(index.owner_id(&known.spec.owner)?).has(Reason::Unconfirmed))
+        };
+        if !known.unconfirmed && !doubted().unwrap_or(false) {
+            return;
         }
+        if let Some(worker) = self.state.write().worker_mut(&known.spec.key, &known.spec.owner) {
+            worker.unconfirmed = false;
+        }
+        self.show_reasons(&Worker { unconfirmed: false, ..known.clone() });
     }
 
-    fn show_unconfirmed(&self, worker: &Worker) {
-        let index = self.state.read().indexes.get(&worker.spec.key).map(|entry| Arc::clone(&entry.to.index));
-        if let Some(index) = index {
+    fn show_reasons(&self, worker: &Worker) {
+        if let Some(index) = self.index_of(worker) {
             let mut index = index.write();
             if let Some(id) = index.owner_id(&worker.spec.owner) {
                 index.set_reason(id, Reason::Unconfirmed, worker.unconfirmed, self.now_ms());
+                index.set_reason(id, Reason::ContainerDown, worker.down, self.now_ms());
             }
         }
+    }
+
+    fn index_of(&self, worker: &Worker) -> Option<Arc<SharedIndex>> {
+        self.state.read().indexes.get(&worker.spec.key).map(|entry| Arc::clone(&entry.to.index))
+    }
+
+    fn handle_of(&self, worker: &Worker) -> Option<Handle> {
+        self.state.read().stream(&worker.spec).and_then(StreamEntry::handle)
+    }
+
+    fn lives(&self, worker: &Worker) -> u64 {
+        self.handle_of(worker).map_or(0, |handle| handle.report().lives)
+    }
+
+    /// The container began anew. Clears what the previous life left, but nothing if the stream has noticed by itself. None
+    /// if that cannot be said to the stream.
+    async fn new_life(&self, known: &Worker) -> Option<u64> {
+        if known.down {
+            // Cleared then, and what came since is of the new life.
+            return Some(self.lives(known));
+        }
+        self.handle_of(known)?.begin_anew(known.lives).await
+    }
+
+    /// The container is not running: whatever it held is gone, and so is its connection.
+    async fn take_down(&self, known: Worker, spec: WorkerSpec) -> Result<Registered, Error> {
+        let difference = difference(&known.spec, &spec);
+        if difference == Difference::Whole {
+            // Elsewhere, and nothing there to hear yet.
+            self.withdraw(known, &mut Converged::default()).await;
+            return Ok(Registered::Replaced);
+        }
+        let goes_down = !known.down;
+        let worker = Worker { spec, unconfirmed: false, down: true, ..known.clone() };
+        let Some(handle) = self.handle_of(&known) else {
+            return Ok(Registered::Unchanged);
+        };
+        if goes_down {
+            handle.tell(Command::Pause).await;
+            let _lives = handle.begin_anew(u64::MAX).await;
+            handle.tell(Command::Resume).await;
+        }
+        let worker = Worker { lives: handle.report().lives, ..worker };
+        if let Some(place) = self.state.write().worker_mut(&known.spec.key, &known.spec.owner) {
+            *place = worker.clone();
+        }
+        self.show_reasons(&worker);
+        Ok(if goes_down { Registered::Replaced } else { Registered::Unchanged })
     }
 
     /// Removes a worker of a source; what it had superseded comes back.
     async fn withdraw(&self, worker: Worker, outcome: &mut Converged) {
-        let owner = worker.spec.owner.clone();
+        let name = (worker.spec.key.clone(), worker.spec.owner.clone());
+        let owner = &name.1;
         match worker.superseded.clone().map(|superseded| *superseded) {
-            None => self.remove(&worker.spec.key, std::slice::from_ref(&owner)).await,
+            None => self.remove(&worker.spec.key, std::slice::from_ref(owner)).await,
             Some(superseded) => {
                 let difference = difference(&worker.spec, &superseded.spec);
                 if let Err(error) = self.replace(worker, superseded, difference).await {
                     tracing::warn!(%owner, %error, "superseded registration could not return");
-                    outcome.failed.push((owner.clone(), error));
+                    outcome.failed.push((name.clone(), error));
                 }
             }
         }
-        outcome.removed.push(owner);
+        outcome.removed.push(name);
     }
 
     /// Registered and recovered owners that an unregistration names, by index.
@@ -274,7 +352,9 @@ fn difference(known: &WorkerSpec, asked: &WorkerSpec) -> Difference {
         incarnation: known.incarnation.clone(),
         ..asked.clone()
     };
-    if other_life {
+    if other_life && *known == small {
+        Difference::Life
+    } else if other_life {
         Difference::Whole
     } else if known == asked {
         Difference::None

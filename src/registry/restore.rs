@@ -121,6 +121,8 @@ fn worker(from: Registration, owner: &Owner) -> Result<Worker, Error> {
         source: from.source,
         registered_ms: from.registered_ms,
         unconfirmed: from.source == Source::Kubernetes,
+        down: false,
+        lives: 0,
         superseded,
     })
 }

@@ -57,6 +57,10 @@ pub(super) struct Worker {
     pub(super) registered_ms: u64,
     /// It came from another replica, and Kubernetes has not said so here.
     pub(super) unconfirmed: bool,
+    /// Its container is not running: it scores nothing.
+    pub(super) down: bool,
+    /// Lives that its stream had had when its incarnation was recorded.
+    pub(super) lives: u64,
     /// A registration by hand that Kubernetes' own one has superseded.
     pub(super) superseded: Option<Box<Self>>,
 }

@@ -161,21 +161,25 @@ async fn an_endpoint_that_can_never_connect_fails_without_a_task() {
     registry.shutdown().await;
 }
 
+fn owners(names: Vec<(IndexKey, Owner)>) -> Vec<Owner> {
+    names.into_iter().map(|(_, owner)| owner).collect()
+}
+
 #[tokio::test]
 async fn converge_changes_the_workers_of_its_source_only() {
     let registry = registry();
     registry.register(spec(1, 0, NOBODY), Source::Manual, false).await.unwrap();
     let outcome = registry.converge(Source::Kubernetes, desired([spec(2, 0, NOBODY), spec(3, 0, NOBODY)])).await;
-    assert_eq!(outcome.added, [Owner::new(2, 0), Owner::new(3, 0)]);
+    assert_eq!(owners(outcome.added), [Owner::new(2, 0), Owner::new(3, 0)]);
     let again = registry.converge(Source::Kubernetes, desired([spec(2, 0, NOBODY), spec(3, 0, NOBODY)])).await;
     assert!(again.added.is_empty() && again.removed.is_empty() && again.replaced.is_empty(), "{again:?}");
     let eight = WorkerSpec { block_size: BlockSize::new(8).unwrap(), ..spec(4, 0, NOBODY) };
     let outcome = registry.converge(Source::Kubernetes, desired([spec(3, 0, NOBODY_ELSE), eight])).await;
-    assert_eq!((outcome.removed, outcome.replaced), (vec![Owner::new(2, 0)], vec![Owner::new(3, 0)]));
+    assert_eq!((owners(outcome.removed), owners(outcome.replaced)), (vec![Owner::new(2, 0)], vec![Owner::new(3, 0)]));
     assert!(matches!(outcome.failed[..], [(_, Error::BlockSizeMismatch { .. })]));
     assert_eq!(listed(&registry), ["1/0 zmq", "3/0 kubernetes"]);
-    let outcome = registry.converge(Source::Kubernetes, BTreeMap::new()).await;
-    assert_eq!(outcome.removed, [Owner::new(3, 0)]);
+    let outcome = registry.converge(Source::Kubernetes, desired([])).await;
+    assert_eq!(owners(outcome.removed), [Owner::new(3, 0)]);
     assert_eq!(listed(&registry), ["1/0 zmq"]);
     registry.shutdown().await;
 }
@@ -192,7 +196,7 @@ async fn kubernetes_supersedes_a_registration_by_hand_and_gives_it_back() {
     assert!(matches!(error, Error::OwnedByKubernetes { .. }));
     let error = registry.unregister(unregister(1, None, None)).await.unwrap_err();
     assert!(matches!(error, Error::OwnedByKubernetes { .. }));
-    registry.converge(Source::Kubernetes, BTreeMap::new()).await;
+    registry.converge(Source::Kubernetes, desired([])).await;
     let workers = registry.workers(None, None);
     assert_eq!(listed(&registry), ["1/0 zmq"]);
     assert_eq!(workers[0].ranks[&DpRank(0)].spec.endpoint.as_str(), NOBODY);

@@ -24,6 +24,9 @@ pub enum Phase {
 pub struct Digest {
     /// Random, made at the start of the process; 16 hexadecimal digits.
     pub replica_id: String,
+    /// What people call it: the name of its Pod; empty where nobody gave it one.
+    #[serde(default)]
+    pub name: String,
     /// Version of the program.
     pub version: String,
     /// How far it is.

@@ -140,6 +140,7 @@ mod tests {
     fn digest(streams: Vec<StreamDigest>) -> Digest {
         Digest {
             replica_id: "0".to_owned(),
+            name: String::new(),
             version: String::new(),
             phase: Phase::Ready,
             progress: 0,

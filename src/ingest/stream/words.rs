@@ -48,6 +48,8 @@ pub(in crate::ingest) enum Effect {
     Connected(bool),
     /// Another life of the publisher: clear all owners, end all reasons, count.
     Restarted,
+    /// The same, but told from outside: nothing of the new life has been heard.
+    ToldAnew,
     /// A replay from 0 follows: forget the content, keep the reasons.
     BeginRebuild,
     /// That replay is complete: end `gap`, `replay_incomplete` and `no_watermark`.

@@ -36,6 +36,7 @@ fn stream(text: &str) -> StreamDigest {
 fn digest(text: &str) -> Digest {
     Digest {
         replica_id: "r".to_owned(),
+        name: String::new(),
         version: String::new(),
         phase: Phase::Ready,
         progress: 0,

@@ -145,7 +145,7 @@ async fn owners_that_are_others_here_are_left_out() {
         with_incarnation(spec(5, 0, NOBODY_ELSE), "old"),
     ]);
     let converged = to.converge(Source::Kubernetes, desired).await;
-    assert_eq!(converged.replaced, [Owner::new(3, 0), Owner::new(5, 0)]);
+    assert_eq!(owners(converged.replaced), [Owner::new(3, 0), Owner::new(5, 0)]);
     let adopted = to.adopt(copied(&from, &to)).await;
     assert_eq!(adopted.owners, 1);
     assert_eq!(
@@ -221,7 +221,7 @@ async fn an_unregistration_by_hand_is_remembered_until_the_next_registration() {
     assert_eq!(from.restore(vec![later], Vec::new()).await.added, 1);
     // What Kubernetes takes away leaves none.
     from.converge(Source::Kubernetes, desired([spec(5, 0, NOBODY)])).await;
-    from.converge(Source::Kubernetes, BTreeMap::new()).await;
+    from.converge(Source::Kubernetes, desired([])).await;
     assert!(from.tombstones().iter().all(|tombstone| tombstone.instance != InstanceId::Number(5)));
     from.shutdown().await;
     to.shutdown().await;

@@ -13,7 +13,7 @@ use super::*;
 #[track_caller]
 fn watch_until<T>(side: &Side, what: &str, holds: impl FnMut() -> Result<T, String>) -> T {
     let (registry, replica, config) = (Arc::clone(&side.registry), side.replica.clone(), side.config.clone());
-    let watching = side.runtime.spawn(async move { watch(&replica, &registry, &config).await });
+    let watching = side.runtime.spawn(async move { watch(&replica, &registry, &config, std::future::ready(())).await });
     let got = wait_for(what, holds);
     watching.abort();
     got

@@ -203,6 +203,11 @@ impl Lab {
                 self.reasons.clear();
                 self.counts[1] += 1;
             }
+            Effect::ToldAnew => {
+                self.applied.push_str(" !");
+                self.reasons.clear();
+                self.reasons.insert("nothing_heard");
+            }
             Effect::BeginRebuild => self.applied.push_str(" ^"),
             Effect::Rebuilt => {
                 set("gap", false);

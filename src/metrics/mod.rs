@@ -4,6 +4,10 @@
 //! the series of an owner vanish with it. Labels come from registrations and from fixed words, never from what an
 //! engine or a client sends.
 
+mod controller;
+
+pub use controller::ControllerMetrics;
+
 use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
 use prometheus::{
     Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts, Registry, TextEncoder,
@@ -120,7 +124,9 @@ impl Metrics {
     pub fn render(&self, samples: Vec<Sample>) -> Vec<u8> {
         let mut families = self.registry.gather();
         for family in &mut families {
-            family.mut_metric().retain(touched);
+            if family.get_field_type() != MetricType::GAUGE {
+                family.mut_metric().retain(touched);
+            }
         }
         families.retain(|family| !family.get_metric().is_empty());
         families.extend(grouped(samples));

@@ -1,0 +1,1 @@
+//! What a status says, from findings and from what all replicas observe. Pure.

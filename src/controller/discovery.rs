@@ -1,0 +1,1 @@
+//! Asks engines to describe themselves. Reading their answers is pure.

@@ -1,0 +1,1 @@
+//! The Lease: one replica writes. The decision is pure.

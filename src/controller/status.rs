@@ -1,0 +1,1 @@
+//! Writes statuses and Events, while this replica holds the Lease.

@@ -1,0 +1,1 @@
+//! The last complete lists of both kinds, while newer ones come in. Pure.

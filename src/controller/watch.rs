@@ -1,0 +1,1 @@
+//! Follows the API server, one watch per kind and namespace.

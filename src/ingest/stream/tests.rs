@@ -4,8 +4,8 @@
 //! not heard, `~900` so many milliseconds pass, `life` the publisher begins anew (empty buffer, other payloads), `dead`,
 //! `silent`, `empty`, `alive` what its replay socket does, `noend` it loses end markers, `drop5` its buffer loses 5,
 //! `once5` it loses 5 in the next answer only, `bad` a message nobody can read, `clear` the engine empties its cache,
-//! `join` a rank joins, `pause`, `without` and `with` the replay endpoint is taken away or given.
-//! The end of a story shows: what was applied (`|` between lives, `^` where a rebuild began), asked, counted, and why the
+//! `told` somebody who sees the publisher says that it began anew, `join` a rank joins, `pause`, `without` and `with` the replay endpoint is taken away or given.
+//! The end of a story shows: what was applied (`|` between lives, `!` where one was told, `^` where a rebuild began), asked, counted, and why the
 //! owner is not exact.
 
 mod joining;
@@ -51,6 +51,25 @@ fn an_old_number_first_on_a_connection_is_a_restart() {
     without_replay("c 0 1 2 3 d life c 2 3", "0 1 2 3 | 2 3 ; restarts 1 ; gaps 1 ; missing 2 ; not exact: gap");
     without_replay("c 0 1 2 3 d life c 3", "0 1 2 3 | 3 ; restarts 1 ; gaps 1 ; missing 3 ; not exact: gap");
     with_replay("c 0 1 2 3 d life p0 p1 c 2 3", "0 1 2 3 | 0 1 2 3 ; asked 0 Complete ; restarts 1 ; gaps 1");
+}
+
+#[test]
+fn a_life_that_is_told_begins_with_nothing() {
+    without_replay("c 0 1 told", "0 1 ! ; not exact: nothing_heard");
+    without_replay("c 0 1 d told life c 0 1", "0 1 ! 0 1");
+    without_replay("c 0 1 d told life c 2 3", "0 1 ! 2 3 ; gaps 1 ; missing 2 ; not exact: gap");
+    // It was heard of before it was told: what comes next is still behind the old numbers.
+    without_replay("c 0 1 told 2", "0 1 ! 2 ; gaps 1 ; missing 2 ; not exact: gap");
+    without_replay("c 0 1 told 2 life 0 1", "0 1 ! 2 | 0 1 ; restarts 1 ; gaps 1 ; missing 2");
+}
+
+#[test]
+fn a_life_that_is_told_is_asked_for_from_its_beginning() {
+    with_replay("c 0 1 d life told c p0 p1 ~1000", "0 1 ! 0 1 ; asked 0 Complete");
+    with_replay("c 0 1 life p0 p1 told ~1000", "0 1 ! 0 1 ; asked 0 Complete");
+    with_replay("c 0 1 life told ~1000", "0 1 ! ; asked 0 Complete");
+    // A replay of the old life that is under way ends with it.
+    with_replay("c 0 silent 3 life told alive p0 ~1000", "0 ! 0 ; asked 0 0 Complete ; gaps 1");
 }
 
 #[test]

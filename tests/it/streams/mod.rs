@@ -1,5 +1,6 @@
 //! Streams with real libzmq sockets, driven through the registry alone: no HTTP, no process.
 
+mod lives;
 mod recovery;
 mod replicas;
 mod sharing;

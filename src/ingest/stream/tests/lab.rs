@@ -81,6 +81,7 @@ impl Lab {
         match word {
             "c" => self.stream.connected(self.now),
             "d" => self.stream.disconnected(),
+            "told" => self.stream.begin_anew(self.now),
             "pause" => self.stream.paused(),
             "without" => self.stream.set_replay(false, self.now),
             "with" => self.stream.set_replay(true, self.now),

@@ -4,6 +4,7 @@
 
 mod cli;
 mod engines;
+mod fake_kube;
 mod faults_http;
 mod faults_index;
 mod faults_stream;

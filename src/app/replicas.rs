@@ -42,7 +42,7 @@ pub(super) fn prepare(
         std::fs::create_dir_all(&disk.dir)
             .with_context(|| format!("--snapshot-dir: failed to make {}", disk.dir.display()))?;
     }
-    let replica = Replica::named(name.unwrap_or_default(), PeerList::new(peers.iter().cloned()));
+    let replica = Replica::named(name.unwrap_or_default(), PeerList::new(peers.iter().cloned()), peer_service.clone());
     let forwarder = forward_registrations.then(|| Forwarder::new(replica.clone()));
     let config = RecoveryConfig {
         peer_service: peer_service.clone(),

@@ -48,6 +48,8 @@ impl Forwarder {
                 (url, outcome.unwrap_or_else(|_| format!("no answer within {} s", LIMIT.as_secs())))
             }
         };
+        // A replica may have come back elsewhere since the last comparison.
+        self.replica.look_up_peers().await;
         stream::iter(self.replica.other_urls()).map(tell).buffer_unordered(AT_ONCE).collect().await
     }
 

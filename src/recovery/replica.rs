@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
@@ -12,6 +13,7 @@ use tokio::sync::Semaphore;
 use crate::ids::{IndexKey, Owner, Source};
 use crate::recovery::PeerList;
 use crate::recovery::peers;
+use crate::recovery::resolve::resolve;
 use crate::registry::{Registry, StreamView};
 use crate::trust::State;
 use crate::wire::digest::{Digest, Phase, RankDigest, StreamDigest, Sum};
@@ -24,6 +26,7 @@ struct Inner {
     id: String,
     name: String,
     peers: PeerList,
+    peer_service: Option<String>,
     /// What the name of the peer service said last.
     service: Mutex<BTreeSet<String>>,
     /// Who answered last at each address: this replica too, and others at several.
@@ -104,12 +107,12 @@ impl Replica {
     /// A replica with a random id.
     #[must_use]
     pub fn new(peers: PeerList) -> Self {
-        Self::named(String::new(), peers)
+        Self::named(String::new(), peers, None)
     }
 
-    /// The same with a name for people.
+    /// The same with a name for people, and with a name and port behind which all replicas stand.
     #[must_use]
-    pub fn named(name: String, peers: PeerList) -> Self {
+    pub fn named(name: String, peers: PeerList, peer_service: Option<String>) -> Self {
         // Keys of a `RandomState` come from the system; the time and the process tell apart what shares them.
         let mut random = RandomState::new().build_hasher();
         random.write_u64(super::now_ms());
@@ -118,6 +121,7 @@ impl Replica {
             id: format!("{:016x}", random.finish()),
             name,
             peers,
+            peer_service,
             service: Mutex::default(),
             known: Mutex::default(),
             phase: Mutex::new(Phase::Waiting),
@@ -211,6 +215,16 @@ impl Replica {
     /// The right to write the file.
     pub(super) fn file_turn(&self) -> Arc<Semaphore> {
         Arc::clone(&self.0.file)
+    }
+
+    /// Asks the name of the peer service once more; an answer that says nothing changes nothing.
+    pub(super) async fn look_up_peers(&self) {
+        if let Some(service) = &self.0.peer_service {
+            let found = resolve(service, Duration::ZERO).await;
+            if !found.is_empty() {
+                self.set_service(found.into_iter().map(|address| address.url).collect());
+            }
+        }
     }
 
     /// Replaces what the name of the peer service says.

@@ -48,6 +48,7 @@ pub struct PeerRank {
 /// Asks all other replicas, at once and with the limits of `times`. One report per replica, and per address at which
 /// nobody answers.
 pub async fn survey(replica: &Replica, registry: &Registry, times: &Times) -> Vec<PeerReport> {
+    replica.look_up_peers().await;
     let answers = Client::new(times).digests(replica.other_urls(), times.connect, |_| false).await;
     let ours = replica.digest(registry);
     let mut seen = BTreeSet::from([ours.replica_id.clone()]);

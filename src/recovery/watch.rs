@@ -13,7 +13,6 @@ use crate::ids::{DpRank, Seq};
 use crate::image::{StreamName, Tombstone};
 use crate::recovery::client::{Client, Error};
 use crate::recovery::compare::{self, StreamKey, Verdict};
-use crate::recovery::resolve::resolve;
 use crate::recovery::start::connections;
 use crate::recovery::{RecoveryConfig, Replica, disk, load};
 use crate::registry::{Registry, Unregister};
@@ -165,12 +164,7 @@ impl<'a> Watch<'a> {
 
     /// Digests of all other replicas that serve, by address.
     async fn peers(&self) -> Vec<(String, Digest)> {
-        if let Some(service) = &self.config.peer_service {
-            let found = resolve(service, Duration::ZERO).await;
-            if !found.is_empty() {
-                self.replica.set_service(found.into_iter().map(|address| address.url).collect());
-            }
-        }
+        self.replica.look_up_peers().await;
         let answers = self.client.digests(self.replica.all_urls(), self.config.times.silence, |_| false).await;
         let mut known = BTreeSet::from([self.replica.id().to_owned()]);
         let mut peers = Vec::new();

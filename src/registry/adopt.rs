@@ -80,6 +80,7 @@ impl Core {
             let id = index.register(&worker.spec.owner, worker.spec.owner_spec, now_ms);
             index.set_reason(id, Reason::NotConnected, true, now_ms);
             index.set_reason(id, Reason::Unconfirmed, worker.unconfirmed, now_ms);
+            index.set_reason(id, Reason::ContainerDown, worker.down, now_ms);
         }
         let fed: BTreeSet<Owner> = plans
             .iter()
@@ -125,7 +126,8 @@ impl Core {
                     let ours = StreamKey::of(&worker.spec).name(&owner.instance);
                     let theirs = state.restored.get(&(key.clone(), owner.clone())).and_then(Option::as_ref);
                     let incarnation = worker.spec.incarnation.as_ref();
-                    stream.is_some_and(|stream| stream.name != ours)
+                    worker.down
+                        || stream.is_some_and(|stream| stream.name != ours)
                         || incarnation.zip(theirs).is_some_and(|(ours, theirs)| ours != theirs)
                 }
                 None => {

@@ -140,6 +140,7 @@ impl Core {
         for worker in &workers {
             let id = index.register(&worker.spec.owner, worker.spec.owner_spec, now_ms);
             index.set_reason(id, Reason::Unconfirmed, worker.unconfirmed, now_ms);
+            index.set_reason(id, Reason::ContainerDown, worker.down, now_ms);
             // What the image says is exact, whoever fed the owner here before.
             index.set_reason(id, Reason::TwoSources, false, now_ms);
             to.sources.forget(id);

@@ -1,0 +1,1 @@
+//! Several sources that want the same.

@@ -141,12 +141,15 @@ pub fn ask(question: &Question, out: &mut (dyn Write + Send)) -> Result<Verdict,
 }
 
 const SIM_HELP: &str = "\
-Lines on stdin are commands, answers are JSON lines on stdout:
+Lines on stdin, and bodies of `POST /command` at --control, are commands; answers are JSON lines on stdout, and in the response:
   restart ID[:RANK]          the engine loses its cache and begins at number 0
   gap ID[:RANK] [BATCHES]    the next batches (default 1) are lost on the way
   clear ID[:RANK]            the engine empties its cache and says so
+  request ID[:RANK] CONTENT..
+                             serves the prompt with these content ids
   pause, resume              requests stop and go on
   truth ID..                 what each instance holds of the prompt with these content ids, in tokens
+  tokens ID..                the tokens of that prompt
   status                     addresses, numbers of the last batches, sizes
   check                      compares the indexer's answers with the truth (needs --register)
   quit";

@@ -90,6 +90,7 @@ const RULES: &[Rule] = &[
         ],
         never: &[&["kube", "zeromq"]],
     },
+    Rule { place: "cli/sim/control", rooms: &[], never: &[&["kube", "zeromq"]] },
     Rule { place: "cli/sim", rooms: &["ids", "hash", "wire", "config"], never: &[&["axum", "kube"]] },
     Rule { place: "cli/demo", rooms: &["ids", "hash", "wire", "config", "app"], never: &[&["axum", "kube", "zeromq"]] },
     Rule {

@@ -1,4 +1,4 @@
-//! What a simulated fleet is told while it runs: lines on stdin, and options with a time.
+//! What a simulated fleet is told while it runs: lines on stdin or over HTTP, and options with a time.
 //!
 //! A target is an instance id, or `id:rank` for one rank. Pure.
 
@@ -25,12 +25,16 @@ pub enum Command {
     Gap(Target, u64),
     /// `clear TARGET`: the engine empties its cache and says so.
     Clear(Target),
+    /// `request TARGET ID..`: serves one prompt, on every rank of the target.
+    Request(Target, Vec<u64>),
     /// `pause`: no more requests.
     Pause,
     /// `resume`: requests go on.
     Resume,
     /// `truth ID..`: what each rank holds of a prompt, in tokens.
     Truth(Vec<u64>),
+    /// `tokens ID..`: the tokens of a prompt.
+    Tokens(Vec<u64>),
     /// `status`: addresses, numbers and sizes.
     Status,
     /// `check`: compares the indexer with the truth.
@@ -52,7 +56,7 @@ pub struct Scheduled {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// No such word.
-    #[error("unknown command `{0}`: restart, gap, clear, pause, resume, truth, status, check or quit")]
+    #[error("unknown command `{0}`: restart, gap, clear, request, pause, resume, truth, tokens, status, check or quit")]
     Unknown(String),
     /// Too many words, too few, or of the wrong kind.
     #[error("must be `{0}`")]
@@ -81,16 +85,24 @@ impl FromStr for Command {
             ("status", []) => Ok(Self::Status),
             ("check", []) => Ok(Self::Check),
             ("quit", []) => Ok(Self::Quit),
-            ("truth", ids) => {
-                let ids: Result<Vec<_>, _> = ids.iter().map(|id| id.parse()).collect();
-                ids.map(Self::Truth).map_err(|_| Error::Form("truth ID.."))
+            ("request", [name, prompt @ ..]) => {
+                target(name).zip(ids(prompt)).map(|(target, ids)| Self::Request(target, ids)).ok_or(Error::Form(REQUEST))
             }
+            ("request", []) => Err(Error::Form(REQUEST)),
+            ("truth", prompt) => ids(prompt).map(Self::Truth).ok_or(Error::Form("truth ID..")),
+            ("tokens", prompt) => ids(prompt).map(Self::Tokens).ok_or(Error::Form("tokens ID..")),
             _ => Err(Error::Unknown(word.to_owned())),
         }
     }
 }
 
 const GAP: &str = "gap ID[:RANK] [BATCHES]";
+const REQUEST: &str = "request ID[:RANK] CONTENT..";
+
+/// Content ids of a prompt.
+fn ids(words: &[&str]) -> Option<Vec<u64>> {
+    words.iter().map(|id| id.parse().ok()).collect()
+}
 
 impl FromStr for Scheduled {
     type Err = Error;
@@ -127,6 +139,10 @@ mod tests {
             (" clear  2 ", Ok(Command::Clear(one(2, None)))),
             ("truth 0 17", Ok(Command::Truth(vec![0, 17]))),
             ("truth", Ok(Command::Truth(vec![]))),
+            ("tokens 3", Ok(Command::Tokens(vec![3]))),
+            ("request 1:2 7 8", Ok(Command::Request(one(1, Some(DpRank(2))), vec![7, 8]))),
+            ("request", Err(Error::Form("request ID[:RANK] CONTENT.."))),
+            ("request 1 x", Err(Error::Form("request ID[:RANK] CONTENT.."))),
             ("quit", Ok(Command::Quit)),
             ("gap 1 x", Err(Error::Form("gap ID[:RANK] [BATCHES]"))),
             ("restart", Err(Error::Form("restart ID[:RANK]"))),

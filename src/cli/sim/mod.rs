@@ -1,10 +1,12 @@
 //! `kvindexer sim`: a fleet of simulated engines with real sockets, for demonstrations and tests of the indexer.
 //!
-//! `engine`, `encode`, `workload` and `command` are pure; `publisher` owns sockets, `fleet` joins both, `check` compares an
-//! indexer's answers with the fleet's own truth, and `run` is the program.
+//! `engine`, `encode`, `workload`, `command` and `describe` are pure; `publisher` owns sockets, `fleet` joins both, `check`
+//! compares an indexer's answers with the fleet's own truth, `control` takes commands over HTTP, and `run` is the program.
 
 pub mod check;
 pub mod command;
+mod control;
+mod describe;
 pub mod encode;
 pub mod engine;
 pub mod fleet;
@@ -12,7 +14,7 @@ pub mod publisher;
 mod run;
 pub mod workload;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -36,6 +38,9 @@ pub struct SimArgs {
     /// Data-parallel ranks of each instance
     #[arg(long, default_value_t = 1)]
     pub ranks: u32,
+    /// First rank of each instance, as in the later Pods of a group; ports are counted from rank 0
+    #[arg(long, default_value_t = 0, value_name = "RANK")]
+    pub first_rank: u32,
     /// Id of the first instance; the others follow
     #[arg(long, default_value_t = 1, value_name = "NUMBER")]
     pub first_id: u64,
@@ -99,6 +104,10 @@ pub struct SimArgs {
     /// Command at a time, as SECONDS=COMMAND, for example `5=restart 1`; can be repeated
     #[arg(long = "at", value_name = "SECONDS=COMMAND")]
     pub schedule: Vec<Scheduled>,
+    /// Take commands at `POST /command`, and describe the first instance as its engine would, at this address; port 0 lets
+    /// the system choose
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub control: Option<SocketAddr>,
     /// Register the ranks at this indexer, for example http://127.0.0.1:8090
     #[arg(long, value_name = "URL")]
     pub register: Option<String>,
@@ -129,6 +138,7 @@ impl SimArgs {
             let id = format!("{}{}", self.id_prefix, self.first_id.saturating_add(worker));
             let instance = InstanceId::parse(&id)?;
             for rank in 0..self.ranks {
+                let rank = self.first_rank.saturating_add(rank);
                 let position = worker * u64::from(self.ranks) + u64::from(rank);
                 specs.push(RankSpec {
                     owner: Owner::new(instance.clone(), rank),

@@ -1,7 +1,9 @@
-//! The program `kvindexer sim`: requests at a rate, commands from stdin and from the schedule, answers as JSON lines.
+//! The program `kvindexer sim`: requests at a rate, commands from stdin, over HTTP and from the schedule, answers as JSON
+//! lines.
 
 use std::collections::VecDeque;
 use std::fs::File;
+use std::future::pending;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,6 +15,8 @@ use tokio::time::{Instant, sleep_until};
 
 use super::check::{self, Indexer};
 use super::command::{Command, Target};
+use super::control::{Asked, Control, Question};
+use super::describe;
 use super::fleet::Fleet;
 use super::workload::{Generator, Prompt, Router, read_trace, tokens};
 use super::{SimArgs, publisher, workload};
@@ -23,6 +27,9 @@ const CATCH_UP: Duration = Duration::from_secs(60);
 
 /// The tasks of the socket library are not waited for longer than this.
 const RUNTIME_END: Duration = Duration::from_millis(200);
+
+/// Questions over HTTP that wait for the loop.
+const QUESTIONS_MAX: usize = 16;
 
 /// Most prompts that a check asks about: the last distinct ones.
 const CHECKED_PROMPTS_MAX: usize = 256;
@@ -60,6 +67,15 @@ pub enum Error {
     /// The indexer cannot be used.
     #[error("the indexer cannot be used")]
     Indexer(#[from] check::Error),
+    /// No HTTP.
+    #[error("failed to take commands at {address}")]
+    Control {
+        /// Where.
+        address: std::net::SocketAddr,
+        /// What the system says.
+        #[source]
+        source: std::io::Error,
+    },
     /// The answer cannot be written.
     #[error("failed to write")]
     Output(#[from] std::io::Error),
@@ -79,7 +95,8 @@ pub fn main(args: SimArgs) -> Result<(), Error> {
     outcome
 }
 
-/// Runs a simulated fleet until its requests are done (`--exit`), `quit`, or Ctrl-C. Reports go to `out` as JSON lines.
+/// Runs a simulated fleet until its requests are done (`--exit`), `quit`, or SIGINT or SIGTERM. Reports go to `out` as JSON
+/// lines.
 ///
 /// # Errors
 /// Bad options, a port that is taken, an indexer that refuses, or (`--check`) one whose answers are wrong.
@@ -101,10 +118,37 @@ pub async fn run(args: SimArgs, out: &mut (dyn Write + Send)) -> Result<(), Erro
         indexer.register(&fleet.status(), args.advertise.as_deref()).await?;
     }
     let router = Router::new(fleet.len());
-    let mut simulation =
-        Simulation { fleet, indexer, router, tokens_per_id: args.tokens_per_id, recent: VecDeque::new(), out };
+    let mut simulation = Simulation {
+        fleet,
+        indexer,
+        router,
+        tokens_per_id: args.tokens_per_id,
+        recent: VecDeque::new(),
+        out,
+        answer: String::new(),
+    };
     simulation.report_status()?;
-    let outcome = simulation.serve(&args, prompts).await;
+    let (asked, questions) = mpsc::channel(QUESTIONS_MAX);
+    let control = match args.control {
+        Some(address) => {
+            let control = Control::bind(address).await.map_err(|source| Error::Control { address, source })?;
+            simulation.write(&json!({"control": format!("http://{}", control.address())}))?;
+            Some((address, control))
+        }
+        None => None,
+    };
+    let answering = async {
+        match control {
+            Some((address, control)) => {
+                control.serve(asked).await.map_err(|source| Error::Control { address, source })
+            }
+            None => pending().await,
+        }
+    };
+    let outcome = tokio::select! {
+        outcome = simulation.serve(&args, prompts, questions) => outcome,
+        failed = answering => failed,
+    };
     simulation.fleet.stop().await?;
     outcome
 }
@@ -128,6 +172,8 @@ struct Simulation<'a> {
     /// The last distinct prompts, oldest first.
     recent: VecDeque<Prompt>,
     out: &'a mut (dyn Write + Send),
+    /// Lines since the last command began: what its sender is told.
+    answer: String,
 }
 
 /// What the loop does after a command.
@@ -138,11 +184,18 @@ enum Next {
 }
 
 impl Simulation<'_> {
-    async fn serve(&mut self, args: &SimArgs, prompts: impl Iterator<Item = Prompt>) -> Result<(), Error> {
+    async fn serve(
+        &mut self,
+        args: &SimArgs,
+        prompts: impl Iterator<Item = Prompt>,
+        mut questions: mpsc::Receiver<Asked>,
+    ) -> Result<(), Error> {
         let mut prompts = prompts.peekable();
         let mut lines = stdin_lines();
         // One listener for the whole run: it keeps a signal that comes while a request is served.
         let mut interrupts = signal(SignalKind::interrupt())?;
+        // The first process of a container is not ended by a signal that it does not listen to.
+        let mut terminations = signal(SignalKind::terminate())?;
         let mut schedule = args.schedule.clone();
         schedule.sort_by_key(|scheduled| std::cmp::Reverse(scheduled.after));
         let start = Instant::now();
@@ -151,13 +204,20 @@ impl Simulation<'_> {
         loop {
             let at = schedule.last().map(|scheduled| start + scheduled.after);
             // Stop first, then commands, then requests: a fast fleet must still listen.
+            self.answer.clear();
+            let mut asker = None;
             let command = tokio::select! {
                 biased;
                 _ = interrupts.recv() => return Ok(()),
+                _ = terminations.recv() => return Ok(()),
                 () = sleep_until(at.unwrap_or(start)), if at.is_some() => {
                     schedule.pop().map(|scheduled| scheduled.command)
                 }
                 Some(line) = lines.recv() => self.parse(&line)?,
+                Some(Asked { question, answer }) = questions.recv() => {
+                    asker = Some(answer);
+                    self.consider(question, args)?
+                }
                 () = sleep_until(next_request), if !paused && prompts.peek().is_some() => {
                     if let Some(prompt) = prompts.next() {
                         self.request(prompt).await?;
@@ -174,7 +234,12 @@ impl Simulation<'_> {
                     args.exit.then_some(Command::Quit)
                 }
             };
-            match self.obey(command).await? {
+            let next = self.obey(command).await?;
+            if let Some(asker) = asker {
+                // Who has gone away does not want to know.
+                let _gone = asker.send(std::mem::take(&mut self.answer));
+            }
+            match next {
                 Some(Next::Go) => (paused, next_request) = (false, Instant::now()),
                 Some(Next::Pause) => paused = true,
                 Some(Next::Quit) => return Ok(()),
@@ -193,6 +258,18 @@ impl Simulation<'_> {
             self.recent.push_back(prompt);
         }
         Ok(())
+    }
+
+    /// The command in a question; one that is none is answered here.
+    fn consider(&mut self, question: Question, args: &SimArgs) -> Result<Option<Command>, Error> {
+        let ranks = self.fleet.status();
+        let description = match question {
+            Question::Command(line) => return self.parse(&line),
+            Question::KvEventSources => describe::kv_event_sources(&ranks, args),
+            Question::ServerInfo => describe::server_info(&ranks, args),
+        };
+        self.answer = description.to_string();
+        Ok(None)
     }
 
     fn parse(&mut self, line: &str) -> Result<Option<Command>, Error> {
@@ -219,6 +296,16 @@ impl Simulation<'_> {
                     .collect::<serde_json::Map<_, _>>()
                     .into();
                 self.write(&json!({"truth": rows, "prompt": prompt}))?;
+            }
+            Some(Command::Tokens(prompt)) => {
+                self.write(&json!({"tokens": tokens(&prompt, self.tokens_per_id)}))?;
+            }
+            Some(Command::Request(target, prompt)) => {
+                let tokens = tokens(&prompt, self.tokens_per_id);
+                for position in self.positions(&target)? {
+                    self.fleet.request(position, &tokens).await?;
+                    self.write(&json!({"served": position, "prompt": prompt}))?;
+                }
             }
             Some(Command::Restart(target)) => {
                 for position in self.positions(&target)? {
@@ -286,7 +373,9 @@ impl Simulation<'_> {
     }
 
     fn write(&mut self, line: &Value) -> Result<(), Error> {
-        writeln!(self.out, "{line}")?;
+        let line = format!("{line}\n");
+        self.answer.push_str(&line);
+        self.out.write_all(line.as_bytes())?;
         Ok(self.out.flush()?)
     }
 }

@@ -85,9 +85,10 @@ impl FromStr for Command {
             ("status", []) => Ok(Self::Status),
             ("check", []) => Ok(Self::Check),
             ("quit", []) => Ok(Self::Quit),
-            ("request", [name, prompt @ ..]) => {
-                target(name).zip(ids(prompt)).map(|(target, ids)| Self::Request(target, ids)).ok_or(Error::Form(REQUEST))
-            }
+            ("request", [name, prompt @ ..]) => target(name)
+                .zip(ids(prompt))
+                .map(|(target, ids)| Self::Request(target, ids))
+                .ok_or(Error::Form(REQUEST)),
             ("request", []) => Err(Error::Form(REQUEST)),
             ("truth", prompt) => ids(prompt).map(Self::Truth).ok_or(Error::Form("truth ID..")),
             ("tokens", prompt) => ids(prompt).map(Self::Tokens).ok_or(Error::Form("tokens ID..")),

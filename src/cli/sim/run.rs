@@ -139,9 +139,7 @@ pub async fn run(args: SimArgs, out: &mut (dyn Write + Send)) -> Result<(), Erro
     };
     let answering = async {
         match control {
-            Some((address, control)) => {
-                control.serve(asked).await.map_err(|source| Error::Control { address, source })
-            }
+            Some((address, control)) => control.serve(asked).await.map_err(|source| Error::Control { address, source }),
             None => pending().await,
         }
     };

@@ -48,6 +48,8 @@ pub(super) async fn prepare(options: Kubernetes, replica: &Replica) -> anyhow::R
     let _already_there = rustls::crypto::ring::default_provider().install_default();
     let mut access = kube::Config::infer().await.context("--kubernetes: neither in a cluster nor a kubeconfig")?;
     access.connect_timeout = Some(std::time::Duration::from_secs(5));
+    // Who asks waits by itself between attempts; the client's own attempts would come on top of each.
+    access.default_retry = false;
     let default_namespace = access.default_namespace.clone();
     let client = kube::Client::try_from(access).context("--kubernetes: failed to make a client")?;
     let config = ControllerConfig {

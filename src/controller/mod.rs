@@ -1,20 +1,23 @@
 //! Kubernetes: watches Pods and IndexerWorkers, decides which workers should exist, and tells the registry. One more
 //! caller of the registry, no other power.
 //!
-//! `facts`, `desired`, `conditions` and `store` are pure: what the API server says goes in, workers and findings come out.
-//! `watch` follows the API server, `drive` brings the registry to what is desired, `discovery` asks engines to describe
-//! themselves, `status` writes what was found back, while this replica holds the Lease.
+//! `facts`, `cut`, `desired`, `conditions` and `store` are pure: what the API server says goes in, workers and findings
+//! come out. `watch` follows the API server and folds what it hears into `seen`, `drive` brings the registry to what is
+//! desired, `discovery` asks engines to describe themselves, `status` writes what was found back, while this replica
+//! holds the Lease.
 //! Invariants: nothing is decided before the last complete lists of both kinds; every decision depends on the present
 //! state only; an object or Pod that cannot be read harms no other; losing the API server changes no answer.
 
 mod conditions;
 mod crd;
+mod cut;
 mod desired;
 mod discovery;
 mod drive;
 mod events;
 mod facts;
 mod lease;
+mod seen;
 mod status;
 mod store;
 mod watch;
@@ -88,6 +91,13 @@ pub struct Times {
     pub lease: std::time::Duration,
     /// An engine that did not describe itself is asked again after so long; doubles up to ten times that.
     pub discovery_retry: std::time::Duration,
+    /// The API server is asked to end each watch after so long; in whole seconds, at least one. Sets how soon a dead
+    /// connection is noticed.
+    pub watch: std::time::Duration,
+    /// A page of a list, or the beginning of a watch, is waited for no longer than this.
+    pub answer: std::time::Duration,
+    /// The registry is told what is desired so often even if nothing has changed.
+    pub resync: std::time::Duration,
 }
 
 impl Default for Times {
@@ -103,6 +113,9 @@ impl Default for Times {
             observe: Duration::from_secs(5),
             lease: Duration::from_secs(15),
             discovery_retry: Duration::from_secs(3),
+            watch: Duration::from_secs(60),
+            answer: Duration::from_secs(20),
+            resync: Duration::from_secs(10),
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::metrics::Metrics;
 /// Counters and gauges of the controller; made once per process that follows Kubernetes.
 pub struct ControllerMetrics {
     /// Failures of lists and watches, by `kind` (`pods`, `indexerworkers`) and `reason` (`forbidden`, `not_found`,
-    /// `gone`, `unreachable`, `other`).
+    /// `gone`, `unreachable`, `unreadable`, `other`).
     pub watch_errors: IntCounterVec,
     /// Complete lists, by `kind`.
     pub lists: IntCounterVec,

@@ -291,7 +291,7 @@ impl Registry {
     }
 
     /// Says whether what Kubernetes does is heard. While it is not, a worker of Kubernetes that reconnects is `unconfirmed`
-    /// until the next [`Self::converge`] of that source: its address may be another Pod's by now.
+    /// until the next [`Self::converge`] of that source after it is heard again: its address may be another Pod's by now.
     pub fn set_unwatched(&self, unwatched: bool) {
         self.core.shared.unwatched.store(unwatched, std::sync::atomic::Ordering::Release);
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::ids::{DpRank, IndexKey, InstanceId, Owner, Source};
 use crate::index::SharedIndex;
@@ -183,7 +184,12 @@ impl Core {
     }
 
     /// Kubernetes says the same here as where the registration came from, or as before it could not be heard.
+    ///
+    /// While nobody hears what Kubernetes does, the list that says so may be older than the doubt: then it stays.
     fn confirm(&self, known: &Worker) {
+        if self.shared.unwatched.load(Ordering::Acquire) {
+            return;
+        }
         let doubted = || {
             let index = self.index_of(known)?;
             let index = index.read();

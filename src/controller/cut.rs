@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use crate::controller::crd::IndexerWorker;
-use crate::controller::facts::{ObjectFacts, ObjectKey, PodFacts};
+use crate::controller::facts::{self, ObjectFacts, ObjectKey, PodFacts};
 use crate::controller::store::{Facts, Kind};
 
 /// An object, cut.
@@ -56,8 +56,7 @@ pub(super) trait Raw: Facts {
 impl Raw for PodFacts {
     fn read(object: Value) -> Result<Self, String> {
         let pod: Pod = serde_json::from_value(object).map_err(|error| error.to_string())?;
-        let _ = pod;
-        Err("facts are not cut yet".to_owned())
+        Ok(Self::from(&pod))
     }
 
     fn path(namespace: Option<&str>) -> String {
@@ -68,8 +67,7 @@ impl Raw for PodFacts {
 impl Raw for ObjectFacts {
     fn read(object: Value) -> Result<Self, String> {
         let object: DynamicObject = serde_json::from_value(object).map_err(|error| error.to_string())?;
-        let _ = object;
-        Err("facts are not cut yet".to_owned())
+        Ok(facts::object(&object))
     }
 
     fn path(namespace: Option<&str>) -> String {

@@ -230,7 +230,7 @@ impl Follower {
         }
         metrics.faults.reset();
         for (reason, count) in faults {
-            metrics.faults.with_label_values(&[word(reason)]).set(count);
+            metrics.faults.with_label_values(&[reason.as_str()]).set(count);
         }
         let probes: BTreeSet<Probe> = desired.probes.iter().cloned().collect();
         wanted.send_if_modified(|wanted| {
@@ -245,24 +245,6 @@ fn faults_of(desired: &Desired) -> impl Iterator<Item = &Fault> {
     let objects = desired.objects.values();
     let of_objects = objects.flat_map(|found| found.refused.iter().chain(found.faults.iter().map(|(_, fault)| fault)));
     of_objects.chain(desired.pods.values().map(|found| &found.fault))
-}
-
-/// The label of a reason.
-fn word(reason: Reason) -> &'static str {
-    match reason {
-        Reason::Unreadable => "Unreadable",
-        Reason::InvalidSpec => "InvalidSpec",
-        Reason::InvalidSelector => "InvalidSelector",
-        Reason::InvalidAnnotation => "InvalidAnnotation",
-        Reason::PortNotFound => "PortNotFound",
-        Reason::PortConflict => "PortConflict",
-        Reason::RankUnknown => "RankUnknown",
-        Reason::ContainerNotFound => "ContainerNotFound",
-        Reason::PodAlreadyClaimed => "PodAlreadyClaimed",
-        Reason::InstanceConflict => "InstanceConflict",
-        Reason::BlockSizeMismatch => "BlockSizeMismatch",
-        Reason::EndpointsNotAllowed => "EndpointsNotAllowed",
-    }
 }
 
 /// Workers of Kubernetes in the registry, recovered ones too.

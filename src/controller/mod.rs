@@ -20,6 +20,7 @@ mod lease;
 mod seen;
 mod status;
 mod store;
+mod trouble;
 mod watch;
 
 use std::sync::Arc;

@@ -19,9 +19,9 @@ pub struct ControllerMetrics {
     pub faults: IntGaugeVec,
     /// Changes made in the registry, by `change` (`added`, `removed`, `replaced`, `failed`).
     pub changes: IntCounterVec,
-    /// Statuses written, by `outcome` (`ok`, `conflict`, `forbidden`, `failed`).
+    /// Statuses written, by `outcome` (`ok`, `conflict`, `forbidden`, `not_found`, `failed`).
     pub status_writes: IntCounterVec,
-    /// Events written, by `outcome` (`ok`, `failed`).
+    /// Events written, by `outcome` (`ok`, `failed`; `dropped`: there was no room for them).
     pub events: IntCounterVec,
     /// 1 while this replica holds the Lease.
     pub leader: IntGauge,

@@ -155,6 +155,12 @@ impl Replica {
         *self.0.phase.lock()
     }
 
+    /// It answers queries: what it observes is worth telling.
+    #[must_use]
+    pub fn serves(&self) -> bool {
+        self.phase() == Phase::Ready
+    }
+
     /// Sets how far it is. A replica that is about to end stays so.
     pub fn set_phase(&self, phase: Phase) {
         let mut current = self.0.phase.lock();

@@ -1,1 +1,0 @@
-//! What a status says, from findings and from what all replicas observe. Pure.

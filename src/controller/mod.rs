@@ -107,7 +107,7 @@ impl Default for Times {
         Self {
             settle: Duration::from_millis(50),
             retry_min: Duration::from_millis(800),
-            retry_max: Duration::from_secs(30),
+            retry_max: Duration::from_secs(10),
             missing_kind: Duration::from_secs(30),
             status_min: Duration::from_secs(10),
             status_blocks_min: Duration::from_secs(60),

@@ -120,3 +120,53 @@ holds() { # holds TOKENS ID MODEL PROMPT URL
   same "$got" "$1"
 }
 all_hold() { on_all holds "$@"; } # all_hold TOKENS ID MODEL PROMPT
+
+# --- the standard fleet: two engines that replay, two that do not, one annotated Pod, one outside the cluster ---
+PROMPTS=("10 11 12 13" "10 21 22" "10 11 31" "40 41" "50 51 52" "60 61")
+worker() { # worker NAME SPEC-JSON [JQ]: an IndexerWorker in `serving`
+  jq -n --arg name "$1" --argjson spec "$2" '{apiVersion: "kvindexer.io/v1alpha1", kind: "IndexerWorker", metadata: {name: $name, namespace: "serving"}, spec: ({modelName: "sim", blockSize: 16} + $spec)}' | jq "${3:-.}" | k apply -f - >/dev/null
+}
+REPLAYING='.metadata.labels += {pool: "replaying", engine: "sim"}'
+SILENT='.metadata.labels += {pool: "silent", engine: "sim"} | '$NO_REPLAY
+ANNOTATED='.metadata.labels += {"kvindexer.io/enabled": "true", engine: "sim"}
+  | .metadata.annotations = {"kvindexer.io/model": "sim", "kvindexer.io/block-size": "16", "kvindexer.io/event-port": "kv-events"} | '$NO_REPLAY
+serving() { k create namespace serving --dry-run=client -o yaml | k apply -f - >/dev/null; within 10 k -n serving get serviceaccount default; }
+fleet() { # makes what is missing of it, and lets each engine serve a prompt
+  serving
+  local pod
+  for pod in replaying-0 replaying-1; do engine_pod "$pod" "$REPLAYING"; done | k apply -f - >/dev/null
+  for pod in silent-0 silent-1; do engine_pod "$pod" "$SILENT"; done | k apply -f - >/dev/null
+  engine_pod annotated-0 "$ANNOTATED" | k apply -f - >/dev/null
+  worker replaying '{"selector": {"matchLabels": {"pool": "replaying"}}, "ports": {"events": "kv-events", "replay": "kv-replay"}}'
+  worker silent '{"selector": {"matchLabels": {"pool": "silent"}}, "ports": {"events": 5557}}'
+  for pod in replaying-0 replaying-1 silent-0 silent-1 annotated-0; do within 30 pod_is_ready "$pod"; done
+  for pod in replaying-0 replaying-1 silent-0 silent-1 annotated-0; do within 15 active_everywhere "serving/$pod"; done
+  fill
+}
+fill() {
+  sim replaying-0 "request 1 ${PROMPTS[0]}"; sim replaying-1 "request 1 ${PROMPTS[1]}"; sim silent-0 "request 1 ${PROMPTS[2]}"
+  sim silent-1 "request 1 ${PROMPTS[3]}"; sim annotated-0 "request 1 ${PROMPTS[4]}"
+}
+# Engines without replay say again what they hold: a replica that lost it has no other way to know.
+renew() {
+  local pod
+  for pod in silent-0 silent-1 annotated-0; do sim "$pod" "clear 1"; done
+  fill
+}
+running_engines() { k -n serving get pods -l engine=sim -o json | jq -r '.items[] | select(.metadata.deletionTimestamp == null and .status.podIP != null) | "\(.metadata.name) \(.status.podIP)"'; }
+# Every replica answers every prompt with what the engines themselves hold, and lists nobody else.
+answers_are_the_truth() {
+  local prompt pod ip url urls want got
+  running_engines >"$RUN/engines"
+  urls=$(replica_urls)
+  for prompt in "${PROMPTS[@]}"; do
+    want=$(while read -r pod ip; do
+      http --data-raw "truth $prompt" "http://$ip:9000/command" | jq -c --arg id "serving/$pod" '{($id): .truth["1"].gpu}'
+    done <"$RUN/engines" | jq -cs 'add // {} | to_entries | sort_by(.key) | from_entries')
+    for url in $urls; do
+      got=$(http --fail-with-body -H 'Content-Type: application/json' -d "{\"model_name\": \"sim\", \"token_ids\": $(prompt_tokens $prompt)}" "$url/query" |
+        jq -c '.instances | with_entries(select(.key | startswith("serving/"))) | map_values(.gpu) | to_entries | sort_by(.key) | from_entries')
+      [ "$got" = "$want" ] || { echo "prompt $prompt: $url says $got, the engines $want"; return 1; }
+    done
+  done
+}

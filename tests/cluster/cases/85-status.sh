@@ -1,0 +1,48 @@
+# How often statuses are written: at rest, and while engines publish.
+# shellcheck shell=bash
+
+a_status_is_not_written_at_rest() {
+  fleet
+  within 60 _in_order replaying 2
+  # The last change is out by then.
+  sleep 12
+  _watch_writes 60 replaying silent
+  same "$(cat "$RUN/writes")" 0
+}
+
+a_status_is_written_seldom_while_engines_publish() {
+  fleet
+  engine busy-0 '.metadata.labels.pool = "busy" | .spec.containers[0].args |= (map(select(startswith("--at") | not)) + ["--ranks=4", "--rate=2500", "--blocks=512", "--tokens-per-id=16"])'
+  worker busy '{"modelName": "busy", "selector": {"matchLabels": {"pool": "busy"}}, "ports": {"events": 5557, "replay": 6557}, "dataParallel": {"size": 4}}'
+  within 10 active_everywhere serving/busy-0 3
+  sleep 12
+  local before; before=$(_events)
+  _watch_writes 60 busy
+  figure "$((($(_events) - before) / 60)) events/s"
+  [ "$(cat "$RUN/writes")" -le 6 ] || fail "$(cat "$RUN/writes") writes in 60 s"
+  k -n serving delete iw busy
+  k -n serving delete pod busy-0 --wait=false
+}
+# Objects change their resourceVersion with every write; the replicas count their own.
+_watch_writes() { # _watch_writes SECONDS NAME..
+  local seconds=$1 name seen=0 writes version last; shift
+  writes=$(_total kvindexer_kubernetes_status_writes_total)
+  declare -A last
+  for name in "$@"; do last[$name]=$(_version "$name"); done
+  local end=$(($(now_ms) + seconds * 1000))
+  while [ "$(now_ms)" -lt "$end" ]; do
+    for name in "$@"; do
+      version=$(_version "$name")
+      [ "$version" = "${last[$name]}" ] || { seen=$((seen + 1)); last[$name]=$version; }
+    done
+    sleep 0.5
+  done
+  figure "$seen changes of $* seen, $(($(_total kvindexer_kubernetes_status_writes_total) - writes)) writes counted in $seconds s"
+  echo "$seen" >"$RUN/writes"
+}
+_version() { k -n serving get iw "$1" -o jsonpath='{.metadata.resourceVersion}'; }
+_total() { local url sum=0; for url in $(replica_urls); do sum=$((sum + $(metric "$url" "$1"))); done; echo "$sum"; }
+_events() { metric "$(replica_url 0)" kvindexer_events_total serving/busy-0; }
+_in_order() { # all four conditions are True for the present generation, for so many workers
+  k -n serving get iw "$1" -o json | jq -e --argjson n "$2" '.metadata.generation as $g | .status.workers == $n and ([.status.conditions[] | select(.status == "True" and .observedGeneration == $g) | .type] | sort == ["Accepted", "Connected", "InSync", "Ingesting"])'
+}

@@ -154,19 +154,33 @@ renew() {
   fill
 }
 running_engines() { k -n serving get pods -l engine=sim -o json | jq -r '.items[] | select(.metadata.deletionTimestamp == null and .status.podIP != null) | "\(.metadata.name) \(.status.podIP)"'; }
-# Every replica answers every prompt with what the engines themselves hold, and lists nobody else.
+# Every replica answers every prompt with what the engines themselves hold, and lists nobody else. Two connections per
+# question would take longer than what is measured: all questions of one kind go through one process.
 answers_are_the_truth() {
-  local prompt pod ip url urls want got
+  local number pod ip url replica=0 dir="$RUN/truth"
+  rm -rf "$dir" && mkdir -p "$dir/want" "$dir/got"
   running_engines >"$RUN/engines"
-  urls=$(replica_urls)
-  for prompt in "${PROMPTS[@]}"; do
-    want=$(while read -r pod ip; do
-      http --data-raw "truth $prompt" "http://$ip:9000/command" | jq -c --arg id "serving/$pod" '{($id): .truth["1"].gpu}'
-    done <"$RUN/engines" | jq -cs 'add // {} | to_entries | sort_by(.key) | from_entries')
-    for url in $urls; do
-      got=$(http --fail-with-body -H 'Content-Type: application/json' -d "{\"model_name\": \"sim\", \"token_ids\": $(prompt_tokens $prompt)}" "$url/query" |
-        jq -c '.instances | with_entries(select(.key | startswith("serving/"))) | map_values(.gpu) | to_entries | sort_by(.key) | from_entries')
-      [ "$got" = "$want" ] || { echo "prompt $prompt: $url says $got, the engines $want"; return 1; }
+  while read -r pod ip; do
+    for number in "${!PROMPTS[@]}"; do
+      printf 'url = "http://%s:9000/command"\ndata-raw = "truth %s"\noutput = "%s/want/%s.%s"\nnext\n' "$ip" "${PROMPTS[number]}" "$dir" "$pod" "$number"
     done
+  done <"$RUN/engines" >"$dir/ask-engines"
+  for number in "${!PROMPTS[@]}"; do echo "{\"model_name\": \"sim\", \"token_ids\": $(prompt_tokens ${PROMPTS[number]})}" >"$dir/body.$number"; done
+  for url in $(replica_urls); do
+    for number in "${!PROMPTS[@]}"; do
+      printf 'url = "%s/query"\nheader = "Content-Type: application/json"\ndata = "@%s/body.%s"\noutput = "%s/got/%s.%s"\nfail\nnext\n' "$url" "$dir" "$number" "$dir" "$replica" "$number"
+    done
+    replica=$((replica + 1))
+  done >"$dir/ask-replicas"
+  [ "$replica" -gt 0 ] || fail "no replicas"
+  [ ! -s "$RUN/engines" ] || http --config "$dir/ask-engines"
+  http --config "$dir/ask-replicas"
+  : >"$dir/want.txt"
+  [ ! -s "$RUN/engines" ] || (cd "$dir/want" && jq -r '"\(input_filename) \(.truth["1"].gpu)"' ./*) | sed 's#^\./##' | sort >"$dir/want.txt"
+  while [ "$replica" -gt 0 ]; do
+    replica=$((replica - 1))
+    (cd "$dir/got" && jq -r '(input_filename | split(".")[-1]) as $n | .instances | to_entries[] | select(.key | startswith("serving/")) | "\(.key | ltrimstr("serving/")).\($n) \(.value.gpu)"' ./"$replica".*) |
+      sort >"$dir/got.txt"
+    diff "$dir/want.txt" "$dir/got.txt" || { echo "< what engines hold, > what replica $replica of $(replica_urls | tr '\n' ' ') answers"; return 1; }
   done
 }

@@ -78,12 +78,6 @@ _asked() { echo "$*" >>"$RUN/rights"; k auth can-i --as=system:serviceaccount:kv
 _may() { [ "$(_asked "$@")" = yes ] || fail "may not $*"; }
 _may_not() { [ "$(_asked "$@")" = no ] || fail "may $*"; }
 
-replicas_find_each_other_through_the_headless_service() {
-  on_all _sees_two_peers
-}
-_sees_two_peers() { within 10 _has_peers 2 "$1"; }
-_has_peers() { http "$2/peers" | jq -e --argjson n "$1" 'length == $n'; }
-
 the_headless_name_lists_replicas_that_are_not_ready_the_query_name_does_not() {
   local slices
   slices=$(k -n kvindexer get endpointslices -o json)

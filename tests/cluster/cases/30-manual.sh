@@ -1,6 +1,7 @@
 # Registration by hand: the fall-back, through the Service.
 # shellcheck shell=bash
 
+# The replica that was asked finds the two others under the name of the headless Service.
 a_registration_through_the_service_reaches_all_replicas() {
   serving
   engine by-hand-0 "$NO_REPLAY"

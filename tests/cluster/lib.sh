@@ -10,7 +10,8 @@ seconds_since() { local ms=$(($(now_ms) - $1)); printf '%d.%d' $((ms / 1000)) $(
 figure() { echo "$*" >>"$RUN/figure"; }
 fail() { echo "$*"; return 1; }
 
-# within SECONDS COMMAND..: repeats it until it succeeds; fails after so long, and shows its last output.
+# within SECONDS COMMAND..: repeats it until it succeeds; fails after so long, and shows its last output. Inside COMMAND a
+# failed step does not end it (bash switches that off here), so functions that are used this way check each step.
 within() {
   local limit=$1 start; shift
   start=$(now_ms)
@@ -47,7 +48,7 @@ replicas_are_ready() { # replicas_are_ready NUMBER: so many, all of the present 
 }
 # On every replica: on_all COMMAND.. gets the URL as its last argument.
 on_all() {
-  local url urls; urls=$(replica_urls); [ -n "$urls" ] || fail "no replicas"
+  local url urls; urls=$(replica_urls); [ -n "$urls" ] || { fail "no replicas"; return; }
   for url in $urls; do "$@" "$url" || { echo "on $url"; return 1; }; done
 }
 ready_at() { http --fail "$1/ready"; }
@@ -56,7 +57,7 @@ listener() { # listener ID RANK URL
   http "$3/workers" | jq -c --arg id "$1" --arg rank "$2" '[.[] | select((.instance_id | tostring) == $id) | .listeners[$rank] | select(. != null)][0] // empty'
 }
 is_active() { [ "$(listener "$1" "$2" "$3" | jq -r .status)" = active ]; } # is_active ID RANK URL
-is_exact() { [ "$(listener "$1" "$2" "$3" | jq -r .trust)" = exact ]; }
+is_exact() { [ "$(listener "$1" "$2" "$3" | jq -r .trust.state)" = exact ]; }
 is_absent() { [ -z "$(listener "$1" "$2" "$3")" ]; }
 has_endpoint() { [ "$(listener "$1" "$2" "$4" | jq -r .endpoint)" = "$3" ]; } # has_endpoint ID RANK ENDPOINT URL
 active_everywhere() { on_all is_active "$1" "${2:-0}"; }
@@ -65,6 +66,13 @@ absent_everywhere() { on_all is_absent "$1" "${2:-0}"; }
 metric() { # metric URL NAME [LABEL-TEXT]: sum of the samples whose line contains the text
   http "$1/metrics" | awk -v n="$2" -v t="${3:-}" '{ name = $1; sub(/\{.*/, "", name) } name == n && (t == "" || index($0, t)) { s += $NF } END { printf "%d", s }'
 }
+in_order() { # all four conditions are True for the present generation, for so many workers
+  k -n serving get iw "$1" -o json | jq -e --argjson n "$2" '.metadata.generation as $g | .status.workers == $n and ([.status.conditions[] | select(.status == "True" and .observedGeneration == $g) | .type] | sort == ["Accepted", "Connected", "InSync", "Ingesting"])'
+}
+is_stale_because() { listener "$1" 0 "$3" | jq -e --arg reason "$2" '.trust.state == "stale" and (.trust.reasons | index($reason))'; }
+total() { local url sum=0; for url in $(replica_urls); do sum=$((sum + $(metric "$url" "$1"))); done; echo "$sum"; }
+no_replicas() { [ -z "$(k -n kvindexer get pods -o name)" ]; }
+is_degraded_because() { listener "$1" 0 "$3" | jq -e --arg reason "$2" '.trust.state == "degraded" and (.trust.reasons | index($reason))'; }
 # All replicas hold the same blocks, compared one by one.
 equal_replicas() {
   local urls first url; urls=$(replica_urls); first=$(head -n 1 <<<"$urls")
@@ -162,19 +170,20 @@ answers_are_the_truth() {
   running_engines >"$RUN/engines"
   while read -r pod ip; do
     for number in "${!PROMPTS[@]}"; do
-      printf 'url = "http://%s:9000/command"\ndata-raw = "truth %s"\noutput = "%s/want/%s.%s"\nnext\n' "$ip" "${PROMPTS[number]}" "$dir" "$pod" "$number"
+      printf 'next\nurl = "http://%s:9000/command"\ndata-raw = "truth %s"\noutput = "%s/want/%s.%s"\n' "$ip" "${PROMPTS[number]}" "$dir" "$pod" "$number"
     done
-  done <"$RUN/engines" >"$dir/ask-engines"
+  done <"$RUN/engines" | sed 1d >"$dir/ask-engines"
   for number in "${!PROMPTS[@]}"; do echo "{\"model_name\": \"sim\", \"token_ids\": $(prompt_tokens ${PROMPTS[number]})}" >"$dir/body.$number"; done
   for url in $(replica_urls); do
     for number in "${!PROMPTS[@]}"; do
-      printf 'url = "%s/query"\nheader = "Content-Type: application/json"\ndata = "@%s/body.%s"\noutput = "%s/got/%s.%s"\nfail\nnext\n' "$url" "$dir" "$number" "$dir" "$replica" "$number"
+      printf 'next\nurl = "%s/query"\nheader = "Content-Type: application/json"\ndata = "@%s/body.%s"\noutput = "%s/got/%s.%s"\nfail\n' "$url" "$dir" "$number" "$dir" "$replica" "$number"
     done
     replica=$((replica + 1))
-  done >"$dir/ask-replicas"
-  [ "$replica" -gt 0 ] || fail "no replicas"
-  [ ! -s "$RUN/engines" ] || http --config "$dir/ask-engines"
-  http --config "$dir/ask-replicas"
+  done >"$dir/all"
+  [ "$replica" -gt 0 ] || { fail "no replicas"; return; }
+  sed 1d "$dir/all" >"$dir/ask-replicas"
+  [ ! -s "$RUN/engines" ] || http --config "$dir/ask-engines" || return
+  http --config "$dir/ask-replicas" || return
   : >"$dir/want.txt"
   [ ! -s "$RUN/engines" ] || (cd "$dir/want" && jq -r '"\(input_filename) \(.truth["1"].gpu)"' ./*) | sed 's#^\./##' | sort >"$dir/want.txt"
   while [ "$replica" -gt 0 ]; do

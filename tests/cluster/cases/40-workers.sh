@@ -101,8 +101,8 @@ a_tenant_has_an_index_of_its_own() {
 _blue_holds() { same "$(http -H 'Content-Type: application/json' -d "{\"model_name\": \"sim\", \"tenant_id\": \"blue\", \"token_ids\": $(prompt_tokens ${PROMPTS[0]})}" "$2/query" | jq -r '.instances["serving/tenants-0"].gpu')" "$1"; }
 
 statuses_say_what_is_the_case() {
-  timed 60 "all True after" _in_order replaying 2
-  within 60 _in_order silent 2
+  timed 60 "all True after" in_order replaying 2
+  within 60 in_order silent 2
   local status; status=$(k -n serving get iw replaying -o json)
   jq -e '.status.observedGeneration == .metadata.generation and .status.workers == 2 and .status.ready == 2 and .status.blocks > 0 and .status.trust == "Exact"' <<<"$status"
   jq -e '.status.observedBy | test("^kvindexer-[0-9]$")' <<<"$status"
@@ -112,9 +112,6 @@ statuses_say_what_is_the_case() {
     echo '$ kubectl -n serving describe iw replaying'; k -n serving describe iw replaying
     echo '$ kubectl explain iw.spec'; k explain iw.spec
   } >>"$RUN/shown"
-}
-_in_order() { # all four conditions are True for the present generation, for so many workers
-  k -n serving get iw "$1" -o json | jq -e --argjson n "$2" '.metadata.generation as $g | .status.workers == $n and ([.status.conditions[] | select(.status == "True" and .observedGeneration == $g) | .type] | sort == ["Accepted", "Connected", "InSync", "Ingesting"])'
 }
 
 one_replica_writes_statuses() {

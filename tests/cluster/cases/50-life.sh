@@ -68,19 +68,18 @@ a_readiness_flap_keeps_every_block() {
   within 10 pod_is_ready flap-0
   sim flap-0 "request 1 ${PROMPTS[0]}"
   within 5 answers_are_the_truth
-  local restarts url; restarts=$(_total kvindexer_kubernetes_changes_total)
+  local restarts url; restarts=$(total kvindexer_kubernetes_changes_total)
   _gate False
   within 10 _is_not_ready flap-0
   for _ in 1 2 3; do answers_are_the_truth; sleep 1; done
   _gate True
   within 10 pod_is_ready flap-0
   answers_are_the_truth
-  same "$(_total kvindexer_kubernetes_changes_total)" "$restarts"
+  same "$(total kvindexer_kubernetes_changes_total)" "$restarts"
   k -n serving delete pod flap-0 --wait=false
 }
 _gate() { k -n serving patch pod flap-0 --subresource=status -p "{\"status\": {\"conditions\": [{\"type\": \"test.kvindexer.io/up\", \"status\": \"$1\"}]}}"; }
 _is_not_ready() { ! pod_is_ready "$1"; }
-_total() { local url sum=0; for url in $(replica_urls); do sum=$((sum + $(metric "$url" "$1"))); done; echo "$sum"; }
 
 an_evicted_pod_is_gone_and_its_successor_starts_empty() {
   engine_pod evicted "$SILENT" | jq '{apiVersion: "apps/v1", kind: "StatefulSet", metadata: {name: "evicted", namespace: "serving"},
@@ -112,12 +111,11 @@ a_container_that_crashes_again_and_again_scores_nothing() {
   # The second time the kubelet waits 10 s before it starts it again.
   lab restart serving crash-0
   timed 5 "scores nothing after" all_hold 0 serving/crash-0 sim "${PROMPTS[0]}"
-  timed 5 "stale after" on_all _is_stale_because serving/crash-0 container_down
+  timed 5 "stale after" on_all is_stale_because serving/crash-0 container_down
   within 40 active_everywhere serving/crash-0
   within 10 answers_are_the_truth
   k -n serving delete pod crash-0 --wait=false
 }
-_is_stale_because() { listener "$1" 0 "$3" | jq -e --arg reason "$2" '.trust == "stale" and (.reasons | index($reason))'; }
 
 # Nothing waits for the indexer: objects go at once, also while no replica runs (F47).
 an_object_deleted_while_no_replica_runs_is_gone_and_does_not_come_back() {
@@ -125,7 +123,7 @@ an_object_deleted_while_no_replica_runs_is_gone_and_does_not_come_back() {
   worker orphan '{"modelName": "orphan", "selector": {"matchLabels": {"pool": "orphan"}}, "ports": {"events": 5557}}'
   within 5 active_everywhere serving/orphan-0
   k -n kvindexer scale statefulset kvindexer --replicas=0
-  within 30 _no_replicas
+  within 30 no_replicas
   timed 5 "object gone after" k -n serving delete iw orphan --timeout=5s
   k -n kvindexer scale statefulset kvindexer --replicas=3
   within 40 replicas_are_ready 3
@@ -135,4 +133,3 @@ an_object_deleted_while_no_replica_runs_is_gone_and_does_not_come_back() {
   renew
   within 5 answers_are_the_truth
 }
-_no_replicas() { [ -z "$(k -n kvindexer get pods -o name)" ]; }

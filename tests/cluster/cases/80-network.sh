@@ -6,7 +6,7 @@ a_worker_that_is_cut_off_is_stale_with_a_reason_and_exact_after_it_is_back() {
   local pid
   pid=$(task_pid serving replaying-0)
   lab cut serving replaying-0
-  timed 40 "said after" on_all _is_stale_because serving/replaying-0 not_connected
+  timed 40 "said after" on_all is_stale_because serving/replaying-0 not_connected
   # It goes on serving while nobody hears it.
   nsenter --net="/proc/$pid/ns/net" curl -s --data-raw "request 1 70 71 72" http://127.0.0.1:9000/command
   lab heal serving replaying-0
@@ -19,16 +19,14 @@ a_worker_that_is_cut_off_is_stale_with_a_reason_and_exact_after_it_is_back() {
 a_worker_without_replay_that_was_cut_off_is_not_called_exact_until_it_is_known() {
   fleet
   lab cut serving silent-0
-  within 40 on_all _is_stale_because serving/silent-0 not_connected
+  within 40 on_all is_stale_because serving/silent-0 not_connected
   lab heal serving silent-0
   timed 20 "connected again after" active_everywhere serving/silent-0
-  on_all _is_degraded_because serving/silent-0 unverified_reconnect
+  on_all is_degraded_because serving/silent-0 unverified_reconnect
   sim silent-0 "request 1 80 81"
   timed 5 "exact after its next batch" exact_everywhere serving/silent-0
   within 5 answers_are_the_truth
 }
-_is_stale_because() { listener "$1" 0 "$3" | jq -e --arg reason "$2" '.trust == "stale" and (.reasons | index($reason))'; }
-_is_degraded_because() { listener "$1" 0 "$3" | jq -e --arg reason "$2" '.trust == "degraded" and (.reasons | index($reason))'; }
 
 a_replica_that_is_cut_off_gets_no_queries_and_is_equal_after_it_is_back() {
   fleet

@@ -3,7 +3,7 @@
 
 a_status_is_not_written_at_rest() {
   fleet
-  within 60 _in_order replaying 2
+  within 60 in_order replaying 2
   # The last change is out by then.
   sleep 12
   _watch_writes 60 replaying silent
@@ -26,7 +26,7 @@ a_status_is_written_seldom_while_engines_publish() {
 # Objects change their resourceVersion with every write; the replicas count their own.
 _watch_writes() { # _watch_writes SECONDS NAME..
   local seconds=$1 name seen=0 writes version last; shift
-  writes=$(_total kvindexer_kubernetes_status_writes_total)
+  writes=$(total kvindexer_kubernetes_status_writes_total)
   declare -A last
   for name in "$@"; do last[$name]=$(_version "$name"); done
   local end=$(($(now_ms) + seconds * 1000))
@@ -37,12 +37,8 @@ _watch_writes() { # _watch_writes SECONDS NAME..
     done
     sleep 0.5
   done
-  figure "$seen changes of $* seen, $(($(_total kvindexer_kubernetes_status_writes_total) - writes)) writes counted in $seconds s"
+  figure "$seen changes of $* seen, $(($(total kvindexer_kubernetes_status_writes_total) - writes)) writes counted in $seconds s"
   echo "$seen" >"$RUN/writes"
 }
 _version() { k -n serving get iw "$1" -o jsonpath='{.metadata.resourceVersion}'; }
-_total() { local url sum=0; for url in $(replica_urls); do sum=$((sum + $(metric "$url" "$1"))); done; echo "$sum"; }
 _events() { metric "$(replica_url 0)" kvindexer_events_total serving/busy-0; }
-_in_order() { # all four conditions are True for the present generation, for so many workers
-  k -n serving get iw "$1" -o json | jq -e --argjson n "$2" '.metadata.generation as $g | .status.workers == $n and ([.status.conditions[] | select(.status == "True" and .observedGeneration == $g) | .type] | sort == ["Accepted", "Connected", "InSync", "Ingesting"])'
-}

@@ -18,7 +18,7 @@ _counts_forbidden() { [ "$(metric "$1" kvindexer_kubernetes_watch_errors_total f
 without_the_crd_annotated_pods_are_registered_and_objects_follow_when_it_is_there() {
   fleet
   k -n kvindexer scale statefulset kvindexer --replicas=0
-  within 30 _no_replicas
+  within 30 no_replicas
   k delete -f "$REPO/deploy/05-crd.yaml"
   k -n kvindexer scale statefulset kvindexer --replicas=3
   timed 60 "ready without the CRD after" replicas_are_ready 3
@@ -32,4 +32,3 @@ without_the_crd_annotated_pods_are_registered_and_objects_follow_when_it_is_ther
   renew
   within 5 answers_are_the_truth
 }
-_no_replicas() { [ -z "$(k -n kvindexer get pods -o name)" ]; }

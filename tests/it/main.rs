@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 mod cli;
+mod controller_status;
 mod engines;
 mod fake_kube;
 mod faults_http;

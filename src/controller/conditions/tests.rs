@@ -364,5 +364,68 @@ fn a_status_reads_like_this() {
     let well: &[Reason] = &[];
     let there = scene(&["a", "b"]).here("b", &[Reason::Gap]).peer(true, &[("a", well, false), ("b", well, false)]);
     let status = serde_json::to_string_pretty(&there.status(None, 1_796_000_000)).expect("it can be written");
-    expect![[r#""#]].assert_eq(&status);
+    expect![[r#"
+        {
+          "observedGeneration": 3,
+          "observedBy": "kvindexer-0",
+          "workers": 2,
+          "ready": 1,
+          "blocks": 20,
+          "gaps": 2,
+          "trust": "Degraded",
+          "instances": [
+            {
+              "instanceId": "serving/b",
+              "dpRank": 0,
+              "address": "tcp://10.0.0.1:5557",
+              "trust": "Degraded",
+              "reasons": [
+                "gap"
+              ],
+              "lastSequence": "7",
+              "message": "kvindexer-0: gap"
+            },
+            {
+              "instanceId": "serving/a",
+              "dpRank": 0,
+              "address": "tcp://10.0.0.1:5557",
+              "trust": "Exact",
+              "lastSequence": "7"
+            }
+          ],
+          "conditions": [
+            {
+              "lastTransitionTime": "2026-11-30T00:53:20Z",
+              "message": "the spec is in force",
+              "observedGeneration": 3,
+              "reason": "Accepted",
+              "status": "True",
+              "type": "Accepted"
+            },
+            {
+              "lastTransitionTime": "2026-11-30T00:53:20Z",
+              "message": "the publisher of every rank is connected",
+              "observedGeneration": 3,
+              "reason": "AllConnected",
+              "status": "True",
+              "type": "Connected"
+            },
+            {
+              "lastTransitionTime": "2026-11-30T00:53:20Z",
+              "message": "the events of every rank are applied",
+              "observedGeneration": 3,
+              "reason": "Ingesting",
+              "status": "True",
+              "type": "Ingesting"
+            },
+            {
+              "lastTransitionTime": "2026-11-30T00:53:20Z",
+              "message": "1 of 2 ranks: serving/b rank 0 (kvindexer-0: gap); batches were lost: with a replay endpoint (spec.ports.replay) they are fetched, else this ends when the engine restarts or clears its cache",
+              "observedGeneration": 3,
+              "reason": "Gap",
+              "status": "False",
+              "type": "InSync"
+            }
+          ]
+        }"#]].assert_eq(&status);
 }

@@ -257,7 +257,7 @@ impl Writer {
         for (key, uid, said) in starting {
             let client = self.parts.client.clone();
             self.work.push(Box::pin(async move {
-                let outcome = tokio::time::timeout(REQUEST_MAX, write(client, &key, &uid, &said)).await.ok();
+                let outcome = tokio::time::timeout(REQUEST_MAX, write(client, &key, &said)).await.ok();
                 Done::Written { key, uid, said: Box::new(said), outcome }
             }));
         }
@@ -313,9 +313,14 @@ impl Writer {
         } else if outcome.is_some() {
             self.away = (0, None);
         }
-        let Some(entry) = self.objects.get_mut(key).filter(|entry| entry.uid == uid) else {
+        let Some(entry) = self.objects.get_mut(key) else {
             return;
         };
+        if entry.uid != uid {
+            // Made anew under the same name: it may have got what was meant for the one before.
+            entry.said = None;
+            return;
+        }
         entry.in_flight = false;
         if kind == "ok" {
             entry.failures = 0;
@@ -372,14 +377,13 @@ async fn read(parts: &StatusParts) -> kube::Result<Said> {
     Ok(said)
 }
 
-/// With the UID, so that an object that was made anew under the same name does not get it.
-async fn write(client: kube::Client, key: &ObjectKey, uid: &str, status: &IndexerWorkerStatus) -> kube::Result<()> {
+async fn write(client: kube::Client, key: &ObjectKey, status: &IndexerWorkerStatus) -> kube::Result<()> {
     let resource = ApiResource::erase::<IndexerWorker>(&());
     let api: Api<DynamicObject> = Api::namespaced_with(client, &key.namespace, &resource);
     let body = serde_json::json!({
         "apiVersion": resource.api_version,
         "kind": resource.kind,
-        "metadata": {"namespace": key.namespace, "name": key.name, "uid": uid},
+        "metadata": {"namespace": key.namespace, "name": key.name},
         "status": status,
     });
     api.patch_status(&key.name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(body)).await.map(drop)

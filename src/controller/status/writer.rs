@@ -241,7 +241,7 @@ impl Writer {
         let mut next: Option<Instant> = None;
         let mut starting = Vec::new();
         for (key, entry) in &mut self.objects {
-            let Some(due) = entry.due(&self.parts.config.times) else {
+            let Some(due) = entry.due(now, &self.parts.config.times) else {
                 continue;
             };
             if due > now {

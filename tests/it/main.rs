@@ -4,6 +4,7 @@
 
 mod cli;
 mod controller_status;
+mod crd;
 mod engines;
 mod fake_kube;
 mod faults_http;

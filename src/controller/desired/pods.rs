@@ -22,7 +22,7 @@ const STATEFUL_SET_INDEX: &str = "apps.kubernetes.io/pod-index";
 /// Numbers below this are exact in every client's arithmetic.
 const HASHED_ID_BITS: u32 = 53;
 
-/// Most ranks that an engine's description of itself is believed.
+/// Most ranks of one Pod that an engine is believed to have; as many as an object may give it.
 const DESCRIBED_RANKS_MAX: usize = 1024;
 
 /// What a Pod gives.
@@ -146,7 +146,11 @@ fn question(pod: &PodFacts, container: &ContainerFacts, rule: &PodRule, warnings
 
 fn ranks(pod: &PodFacts, rule: &PodRule, bases: &Bases, description: Option<&Description>) -> Result<Vec<Rank>, Fault> {
     let numbers: Vec<u32> = match (rule.ranks, description) {
-        (None, Some(said)) if !said.ranks.is_empty() => said.ranks.keys().copied().take(DESCRIBED_RANKS_MAX).collect(),
+        (None, Some(said)) if said.ranks.len() > DESCRIBED_RANKS_MAX => {
+            let message = format!("the engine says that it has {} ranks", said.ranks.len());
+            return Err(Reason::RankUnknown.because(message));
+        }
+        (None, Some(said)) if !said.ranks.is_empty() => said.ranks.keys().copied().collect(),
         (None, _) => vec![0],
         (Some(ranks), _) => {
             let start = u64::from(ranks.start) + index(pod, ranks.start_from)? * u64::from(ranks.size);

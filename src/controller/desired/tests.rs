@@ -1,6 +1,7 @@
 //! Every rule, on Pods and objects of one line each.
 
 mod conflicts;
+mod discovery;
 mod properties;
 mod rules;
 

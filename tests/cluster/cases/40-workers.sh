@@ -61,7 +61,7 @@ an_engine_that_describes_itself_needs_no_ranks_in_the_object() {
 a_differing_block_size_in_a_description_is_shown() {
   engine pages-0 '.metadata.labels.pool = "pages" | .spec.containers[0].args |= (map(select(startswith("--block-size") | not)) + ["--engine=sglang", "--block-size=32"])'
   worker pages '{"modelName": "pages", "selector": {"matchLabels": {"pool": "pages"}}, "ports": {"events": 5557, "http": "http"}, "discovery": "Auto"}'
-  timed 20 "shown after" _mentions pages BlockSizeMismatch
+  timed 30 "shown after" _mentions pages BlockSizeMismatch
 }
 _mentions() { k -n serving get iw "$1" -o json | jq -e --arg word "$2" '[.status.conditions[]? | .reason, .message] | any(contains($word))'; }
 
@@ -76,7 +76,7 @@ a_native_sidecar_can_be_the_engine() {
 
 the_older_of_two_objects_has_the_pod_and_the_other_says_so() {
   worker usurper '{"modelName": "other", "selector": {"matchLabels": {"pool": "replaying"}}, "ports": {"events": 5557}}'
-  timed 20 "said after" _mentions usurper PodAlreadyClaimed
+  timed 30 "said after" _mentions usurper PodAlreadyClaimed
   answers_are_the_truth
   k -n serving delete iw usurper
 }

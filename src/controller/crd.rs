@@ -43,6 +43,7 @@ pub use manifest::yaml;
     ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
+#[allow(clippy::duplicated_attributes, reason = "columns of one type are no duplicates")]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = rules::spec()))]
 pub struct IndexerWorkerSpec {

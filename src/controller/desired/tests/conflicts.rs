@@ -104,7 +104,7 @@ fn ranks_of_a_chosen_instance_may_live_in_several_pods() {
 #[test]
 fn a_number_made_of_a_name_that_another_one_has_is_a_conflict_even_at_another_rank() {
     let config = ControllerConfig { pod_instance_id: PodInstanceId::Hash, ..config() };
-    let number = super::super::pods::hashed("s/p").to_string();
+    let number = pods::hashed("s/p").to_string();
     let thief = |created| {
         joining("t/thief", "10.0.0.9")
             .created(created)

@@ -63,13 +63,13 @@ impl Place {
     pub(super) async fn live(self, holds: RecoveryHolds, first_view: Option<FirstView>) {
         let RecoveryHolds { recovery, cold_start } = holds;
         let listed = first_view.as_ref().map(FirstView::watcher);
-        let mut listing = std::pin::pin!(
+        let mut listing = Box::pin(
             async {
                 if let Some(view) = first_view {
                     view.hold_until_complete().await;
                 }
             }
-            .fuse()
+            .fuse(),
         );
         let recover = async {
             match recovery {
@@ -91,6 +91,8 @@ impl Place {
         if !matches!(&outcome, Outcome::Recovered(from) if from.contains("://")) && !listing.is_terminated() {
             (&mut listing).await;
         }
+        // With it goes its hold: what a peer registered is enough to serve.
+        drop(listing);
         info!(?outcome, replica_id = self.replica.id(), "the search for state has ended");
         match outcome {
             // Its streams go on from where the source stood; what they still have to ask for shows in their trust.

@@ -5,6 +5,7 @@
 mod cli;
 mod controller_status;
 mod crd;
+mod controller;
 mod engines;
 mod fake_kube;
 mod faults_http;

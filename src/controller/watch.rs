@@ -226,12 +226,12 @@ impl Watch {
         let namespace = self.scope.as_deref();
         match reason {
             _ if !first => {}
-            Reason::Forbidden => error!(kind, namespace, message, "the API server refuses"),
+            Reason::Forbidden => error!(kind, namespace, why = message, "the API server refuses"),
             Reason::NotFound if missing => {
-                warn!(message, "the IndexerWorker CRD is not installed; annotated Pods go on")
+                warn!(why = message, "the IndexerWorker CRD is not installed; annotated Pods go on")
             }
-            Reason::Gone => info!(kind, namespace, message, "the API server has forgotten; listing anew"),
-            _ => warn!(kind, namespace, message, "changes are not heard"),
+            Reason::Gone => info!(kind, namespace, why = message, "the API server has forgotten; listing anew"),
+            _ => warn!(kind, namespace, why = message, "changes are not heard"),
         }
         if missing {
             let why = "indexerworkers: the CRD is not installed".to_owned();

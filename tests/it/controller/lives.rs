@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{Dir, Engine, MODEL, NS, annotated, bare, follow, gpu, object, restarted, wait_gpu};
 use crate::fake_kube::{FakeKube, Kind};
 use crate::harness::worker::tokens;
-use crate::harness::{Service, wait_for, wait_within};
+use crate::harness::{Service, compare, wait_for, wait_within};
 
 /// One Pod that has stored a block, and a service that knows it.
 struct Story {
@@ -140,12 +140,8 @@ fn a_container_that_is_down_scores_nothing_and_is_stale() {
     story.wait_gpu("a", &tokens(0, 4), Some(0));
     wait_for("container_down", || {
         let listener = story.service.listener(MODEL, "default", &format!("{NS}/a"), 0).unwrap_or_default();
-        let reasons = listener["reasons"].to_string();
-        if listener["trust"] == "stale" && reasons.contains("container_down") {
-            Ok(())
-        } else {
-            Err(listener.to_string())
-        }
+        let want = json!({"state": "stale", "reasons_include": ["container_down"]});
+        compare::trust(&listener, &want).map_err(|error| format!("{error} in {listener}"))
     });
 }
 

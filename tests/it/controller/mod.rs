@@ -170,6 +170,17 @@ impl Lab {
         self.metrics.changes.with_label_values(&[change]).get()
     }
 
+    /// Waits for so many additions, replacements and removals: they are counted a moment after they are made.
+    #[track_caller]
+    fn wait_changes(&self, want: [u64; 3]) {
+        wait_for(&format!("the changes {want:?}"), || {
+            match ["added", "replaced", "removed"].map(|it| self.changes(it)) {
+                seen if seen == want => Ok(()),
+                seen => Err(format!("{seen:?}")),
+            }
+        });
+    }
+
     /// Waits until the API server was asked so often for lists of a kind.
     #[track_caller]
     fn wait_lists(&self, kind: Kind, count: usize) {

@@ -3,9 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 mod cli;
+mod controller;
 mod controller_status;
 mod crd;
-mod controller;
 mod engines;
 mod fake_kube;
 mod faults_http;

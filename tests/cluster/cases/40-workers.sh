@@ -103,7 +103,7 @@ _blue_holds() { same "$(http -H 'Content-Type: application/json' -d "{\"model_na
 statuses_say_what_is_the_case() {
   timed 60 "all True after" in_order replaying 2
   within 60 in_order silent 2
-  local status; status=$(k -n serving get iw replaying -o json)
+  local status; status=$(k -n serving get iw replaying -o json --show-managed-fields)
   jq -e '.status.observedGeneration == .metadata.generation and .status.workers == 2 and .status.ready == 2 and .status.blocks > 0 and .status.trust == "Exact"' <<<"$status"
   jq -e '.status.observedBy | test("^kvindexer-[0-9]$")' <<<"$status"
   jq -e '[.metadata.managedFields[] | select(.subresource == "status") | .manager] | unique | length == 1' <<<"$status"
@@ -119,13 +119,4 @@ one_replica_writes_statuses() {
   for url in $(replica_urls); do leaders=$((leaders + $(metric "$url" kvindexer_kubernetes_leader))); done
   same "$leaders" 1
   figure "Lease held by $(k -n kvindexer get lease kvindexer -o jsonpath='{.spec.holderIdentity}')"
-}
-
-kubectl_shows_and_explains_workers() {
-  local shown; shown=$(k get iw -A)
-  head -1 <<<"$shown" | grep -E 'NAMESPACE +NAME +MODEL +TENANT +WORKERS +READY +BLOCKS +GAPS +TRUST +AGE'
-  local field
-  for field in spec.modelName spec.blockSize spec.selector spec.ports.events spec.dataParallel.startRankFrom spec.endpoints.address spec.discovery status.conditions; do
-    k explain "iw.$field" | awk '/^DESCRIPTION:/ {getline; if (length($0) > 12) found = 1} END {exit !found}' || fail "$field has no description"
-  done
 }

@@ -33,12 +33,12 @@ pub(in crate::controller) enum What {
     BlockSizeMismatch(u32),
 }
 
-/// Remembers what it has seen. The first look at a stream is where counting begins.
+/// Remembers what it has seen. The first look at a stream is where counting begins; a block size that does not fit lasts,
+/// and is news at the first look too.
 #[derive(Debug, Default)]
 pub(in crate::controller) struct Tracker {
     streams: BTreeMap<Stream, Seen>,
     mismatches: BTreeMap<(IndexKey, Owner), u32>,
-    began: bool,
 }
 
 /// Gaps that came in since the look before, by owner; ranks of one stream share one number.
@@ -56,7 +56,7 @@ impl Tracker {
         for (owner, rank) in ranks {
             if let Some(size) = rank.announced_block_size {
                 self.mismatches.insert(owner.clone(), size);
-                if self.began && mismatches.get(owner) != Some(&size) {
+                if mismatches.get(owner) != Some(&size) {
                     let what = What::BlockSizeMismatch(size);
                     happened.push(Happened { owner: owner.clone(), what, times: 1 });
                 }
@@ -77,7 +77,6 @@ impl Tracker {
             new_gaps.insert(owner.clone(), seen.gaps - known.map_or(0, |known| known.gaps));
             self.streams.insert(stream, seen);
         }
-        self.began = true;
         (happened, new_gaps)
     }
 }

@@ -30,6 +30,7 @@ pub(super) fn occurrences<'a>(
 ) -> impl Iterator<Item = Occurrence> + use<'a> {
     happened.into_iter().filter_map(move |it| {
         let (regarding, related) = whose(findings, &it.owner)?;
+        let lasting = matches!(it.what, What::BlockSizeMismatch(_));
         let name = format!("{} rank {}", it.owner.1.instance, it.owner.1.rank);
         let (warning, reason, note) = match it.what {
             What::Restarted => {
@@ -42,7 +43,7 @@ pub(super) fn occurrences<'a>(
                 format!("{name} announces blocks of {size} tokens, which is not the block size of its index: they are skipped"),
             ),
         };
-        Some(Occurrence { regarding, related, warning, reason, note, times: it.times, lasting: false })
+        Some(Occurrence { regarding, related, warning, reason, note, times: it.times, lasting })
     })
 }
 

@@ -45,10 +45,9 @@ fn gaps_restarts_and_block_sizes_are_told_of_the_object_and_its_pod() {
     engine.next = 0;
     engine.publish(&[&lab]);
     wait_events(&kube, &["Gap IndexerWorker/llama a", "Restarted IndexerWorker/llama a"]);
-    let tokens: Vec<u32> = (0..8).collect();
-    let mut odd = msgpack::stored(&[9], None, &tokens);
-    odd[4] = json!(8);
-    engine.publisher.batch(1, json!([odd]));
+    // No multiple of the index's four tokens.
+    let tokens: Vec<u32> = (0..6).collect();
+    engine.publisher.batch(1, json!([msgpack::stored(&[9], None, &tokens)]));
     let all =
         ["BlockSizeMismatch IndexerWorker/llama a", "Gap IndexerWorker/llama a", "Restarted IndexerWorker/llama a"];
     wait_events(&kube, &all);
@@ -98,7 +97,9 @@ fn a_wrong_annotation_is_told_on_the_pod() {
     let _engine = Engine::start(&kube, "a");
     kube.edit(Kind::Pods, NAMESPACE, "a", |pod| {
         pod["metadata"]["labels"] = json!({"kvindexer.io/enabled": "true"});
-        pod["metadata"]["annotations"] = json!({"kvindexer.io/model": "m", "kvindexer.io/block-size": "many"});
+        pod["metadata"]["annotations"] = json!({
+            "kvindexer.io/model": "m", "kvindexer.io/event-port": "kv", "kvindexer.io/block-size": "many",
+        });
     });
     wait_events(&kube, &["InvalidAnnotation Pod/a -"]);
     let event = &kube.all(Kind::Events)[0];

@@ -39,7 +39,7 @@ fn times() -> Times {
         status_min: ms(400),
         status_blocks_min: ms(1200),
         observe: ms(50),
-        lease: ms(1000),
+        lease: ms(2000),
         discovery_retry: ms(50),
         ..Times::default()
     }

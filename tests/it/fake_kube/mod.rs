@@ -181,7 +181,10 @@ impl FakeKube {
         // A second call changes nothing.
         let _there = rustls::crypto::ring::default_provider().install_default();
         let url = format!("http://{}", self.address).parse().expect("a URL");
-        kube::Client::try_from(kube::Config::new(url)).expect("a client without TLS")
+        let mut config = kube::Config::new(url);
+        // As in the service: a request that fails is not repeated behind the controller's back.
+        config.default_retry = false;
+        kube::Client::try_from(config).expect("a client without TLS")
     }
 
     /// Writes a kubeconfig for the built binary, and returns its path.

@@ -217,6 +217,7 @@ fn perform(shared: &Shared, (verb, target): (Verb, &Target), query: &str, body: 
     }
     let namespace = target.namespace.clone().unwrap_or_default();
     let name = target.name.clone().unwrap_or_else(|| meta(&body, "name").to_owned());
+    let target = &Target { name: Some(name.clone()), namespace: Some(namespace.clone()), ..*target };
     let old = shared.lock().store.get(target.kind, &namespace, &name).cloned();
     match (verb, old) {
         (Verb::Get, Some(old)) => (200, old),
@@ -277,7 +278,10 @@ fn apply(shared: &Shared, target: &Target, query: &str, (old, body): (Option<Val
     match applied {
         Ok(object) => (200, object),
         Err(other) => {
-            refusal(409, "Conflict", &format!("Apply failed with 1 conflict: conflict with \"{other}\""), target)
+            let mut body =
+                failure(409, "Conflict", &format!("Apply failed with 1 conflict: conflict with \"{other}\""));
+            body["details"] = json!({"causes": [{"reason": "FieldManagerConflict"}]});
+            (409, body)
         }
     }
 }
@@ -442,7 +446,7 @@ fn news(inner: &Inner, kind: Kind, place: &mut Place) -> String {
 }
 
 /// An object of the kind with nothing but a version; a Pod's has the fields that Go cannot leave out.
-fn bookmark(kind: Kind, version: u64) -> Value {
+pub(super) fn bookmark(kind: Kind, version: u64) -> Value {
     let (.., word) = kind.names();
     let meta = json!({"resourceVersion": version.to_string()});
     match kind {

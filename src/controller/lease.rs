@@ -195,8 +195,10 @@ impl Leadership {
                 self.see(Some(lease));
                 Ok(true)
             }
-            // Gone, or changed, or created by another.
-            Err(error) if matches!(kind_of(&error), "conflict" | "not_found") => Ok(false),
+            // Changed, or created by another.
+            Err(error) if kind_of(&error) == "conflict" => Ok(false),
+            // Deleted. There is nothing to create it in: that is a failure.
+            Err(error) if kind_of(&error) == "not_found" && step != Step::Create => Ok(false),
             Err(error) => {
                 self.told.failed(&error);
                 Err(())

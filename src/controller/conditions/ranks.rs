@@ -16,6 +16,9 @@ pub(super) const NOT_ON_EVERY_REPLICA: &str = "not_on_every_replica";
 /// Reason of a rank of which two replicas hold something else after the same batch.
 pub(super) const REPLICA_DIFFERS: &str = "replica_differs";
 
+/// Longest reason of a rank, in bytes; the schema's bound.
+const REASON_BYTES_MAX: usize = 64;
+
 /// What this replica observes of a rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::controller) struct LocalRank {
@@ -101,9 +104,11 @@ impl<'a> Rank<'a> {
         format!("{} rank {}", self.member.owner.instance, self.member.owner.rank)
     }
 
-    /// All reasons at all replicas, each once, in order.
+    /// All reasons at all replicas, each once, in order. A word that the schema does not take, from another version, is left
+    /// out: it must not keep the whole status from being written.
     pub(super) fn reasons(&self) -> BTreeSet<String> {
-        self.troubles.iter().flat_map(|trouble| trouble.reasons.iter().cloned()).collect()
+        let words = self.troubles.iter().flat_map(|trouble| &trouble.reasons);
+        words.filter(|word| word.len() <= REASON_BYTES_MAX).cloned().collect()
     }
 
     /// True if this is the reason at some replica.

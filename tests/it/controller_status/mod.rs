@@ -24,7 +24,7 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
 use crate::fake_kube::{Asked, FakeKube, Kind, Verb};
-use crate::harness::{FakePeer, Publisher, msgpack, wait_for};
+use crate::harness::{DEADLINE, FakePeer, Publisher, msgpack, wait_for, wait_within};
 
 const NAMESPACE: &str = "serving";
 
@@ -251,7 +251,8 @@ fn applied(kube: &FakeKube) -> Vec<Asked> {
 /// Lets the writer look around so many times: each time it asks the peer.
 fn pass_rounds(peer: &FakePeer, rounds: usize) {
     let before = peer.asked_for("/digest");
-    wait_for("rounds to pass", || {
+    // A loaded machine does few of them in a second.
+    wait_within(DEADLINE * 4, "rounds to pass", || {
         let passed = peer.asked_for("/digest") - before;
         if passed > rounds { Ok(()) } else { Err(format!("{passed} rounds")) }
     });

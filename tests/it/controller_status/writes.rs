@@ -1,7 +1,6 @@
 //! What is written, when, and how failures are borne.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kvindexer::wire::digest::Phase;
 use serde_json::{Value, json};
@@ -32,7 +31,7 @@ fn f46_nothing_is_written_while_nothing_changes_although_batches_arrive() {
     for engine in &mut engines {
         engine.publish(&[&lab]);
     }
-    pass_rounds(&peer, 60);
+    pass_rounds(&peer, 40);
     let after = (applied(&kube).len(), kube.get(Kind::IndexerWorkers, NAMESPACE, "llama"));
     assert_eq!(after, before);
     assert_eq!(kube.count(Verb::List, Kind::IndexerWorkers), objects, "a status is no reason to list again");
@@ -49,22 +48,18 @@ fn f46_an_object_is_written_at_most_once_in_its_time_however_often_it_flips() {
         engine.publish(&[&lab]);
     }
     wait_well(&kube, "llama", 2);
-    let begin = applied(&kube).len();
-    for round in 0..200 {
+    let (before, begin) = (applied(&kube).len(), Instant::now());
+    for round in 0..80 {
         kube.edit(Kind::Pods, NAMESPACE, "b", |pod| {
             pod["metadata"]["labels"] = if round % 2 == 0 { json!({}) } else { json!({"app": "vllm"}) };
         });
         pass_rounds(&peer, 1);
     }
-    let writes = applied(&kube);
-    assert!(writes.len() > begin + 3, "flips are told: {}", writes.len());
-    let mut last = BTreeMap::new();
-    for asked in writes {
-        if let Some(before) = last.insert(asked.name.clone(), asked.at) {
-            // The rhythm is kept where requests leave; on the way here they may close up a little.
-            assert!(asked.at - before > times().status_min.mul_f64(0.8), "{:?}", asked.at - before);
-        }
-    }
+    let writes = applied(&kube).len() - before;
+    // One at either end may belong to the time before and after.
+    let most = begin.elapsed().as_millis() / times().status_min.as_millis() + 2;
+    assert!(writes > 3, "flips are told: {writes}");
+    assert!(writes as u128 <= most, "{writes} writes, at most {most}");
 }
 
 #[test]
@@ -124,9 +119,10 @@ fn a_refused_status_is_counted_and_tried_again_ever_more_slowly() {
         let refused = lab.writes("forbidden");
         if refused > 0 { Ok(()) } else { Err("none".to_owned()) }
     });
+    let begin = Instant::now();
     pass_rounds(&peer, 30);
-    let tried = applied(&kube).len();
-    assert!(tried <= 6, "{tried} attempts in 30 rounds");
+    let (tried, most) = (applied(&kube).len() as u64, 7 + begin.elapsed().as_secs());
+    assert!(tried <= most, "{tried} attempts, at most {most}");
     assert!(lab.leads() && lab.rank("a").is_some(), "the rest goes on");
     kube.heal();
     wait_well(&kube, "llama", 1);
@@ -143,7 +139,7 @@ fn an_api_server_that_fails_is_asked_by_one_object_at_a_time() {
         if failed > 8 { Ok(()) } else { Err(failed.to_string()) }
     });
     let before = applied(&kube).len();
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     pass_rounds(&peer, 20);
     // One every quarter of a second is the slowest; the first waits are shorter.
     let most = 8 + start.elapsed().as_millis() as usize / 100;

@@ -36,8 +36,6 @@ pub(super) struct Findings {
     pub(super) desired: Arc<Desired>,
     /// Workers that the registry refuses, and why.
     pub(super) failed: Arc<BTreeMap<(IndexKey, Owner), String>>,
-    /// What engines say of themselves.
-    pub(super) described: Arc<Described>,
 }
 
 /// The loop.
@@ -182,7 +180,6 @@ impl Follower {
             observed: Arc::new(observed),
             desired: Arc::clone(&desired),
             failed: Arc::clone(&self.failed),
-            described,
         });
         self.believe(heard, &desired).await;
     }

@@ -6,8 +6,8 @@
 //! * A watch that the server ends in order is taken up where it stopped; nothing is missed by that. After anything else
 //!   (an error, 410, a refusal, silence) only another complete list counts.
 //! * Silence: the server is asked to end each watch after [`Times::watch`]. A connection on which neither that nor anything
-//!   else comes is given up [`SILENCE_MARGIN`] later, and a request without an answer after [`Times::answer`]; so a dead
-//!   connection is noticed within about 1.5 minutes.
+//!   else comes is given up [`SILENCE_MARGIN`] later, and a request without an answer after [`Times::answer`]; so a
+//!   connection that dies without a word is noticed 70 s after its last one.
 //! * Failures are repeated with a wait that doubles, with jitter; it begins anew only after a watch has lived for the longest
 //!   wait, so a server that lists and then refuses to be watched is not hammered either.
 

@@ -88,8 +88,8 @@ fn innermost(error: &dyn std::error::Error) -> String {
 }
 
 fn bounded(mut message: String) -> String {
-    if message.len() > MESSAGE_BYTES_MAX {
-        message.truncate(message.floor_char_boundary(MESSAGE_BYTES_MAX));
+    if let Some(end) = (0..=MESSAGE_BYTES_MAX.min(message.len())).rev().find(|at| message.is_char_boundary(*at)) {
+        message.truncate(end);
     }
     message
 }

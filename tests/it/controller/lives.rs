@@ -1,5 +1,6 @@
 //! Lives of Pods and containers as the built binary answers for them.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -189,4 +190,21 @@ fn workers_of_kubernetes_are_not_changed_by_hand_and_others_are_left_alone() {
     story.wait_gpu("a", &tokens(0, 4), None);
     let left: Vec<Value> = story.service.workers(MODEL).iter().map(|it| it["instance_id"].clone()).collect();
     assert_eq!(left, [json!(7)]);
+}
+
+#[test]
+fn each_namespace_to_watch_is_listed_by_itself_and_no_other_is_seen() {
+    let (kube, dir) = (FakeKube::start(), Dir::new("namespaces"));
+    for (namespace, name) in [(NS, "a"), ("other", "b"), ("third", "c")] {
+        let mut pod = annotated(name, "127.0.0.1", 1);
+        pod["metadata"]["namespace"] = json!(namespace);
+        kube.put(pod);
+    }
+    let service = follow(&kube, &dir, &["--watch-namespaces", "serving,other"]);
+    service.wait_ready();
+    let seen: Vec<Value> = service.workers(MODEL).iter().map(|it| it["instance_id"].clone()).collect();
+    assert_eq!(seen, [json!("other/b"), json!("serving/a")]);
+    let asked = kube.asked().into_iter().filter(|asked| matches!(asked.kind, Kind::Pods | Kind::IndexerWorkers));
+    let namespaces: BTreeSet<Option<String>> = asked.map(|asked| asked.namespace).collect();
+    assert_eq!(namespaces, ["other", NS].map(|name| Some(name.to_owned())).into());
 }

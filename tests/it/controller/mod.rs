@@ -54,7 +54,8 @@ fn quick() -> Times {
 /// The controller in this process.
 struct Lab {
     kube: FakeKube,
-    runtime: Runtime,
+    /// The controller ends with it.
+    _runtime: Runtime,
     registry: Arc<Registry>,
     metrics: Arc<ControllerMetrics>,
     readiness: Readiness,
@@ -106,7 +107,7 @@ impl Lab {
             view: sender,
         };
         runtime.spawn(controller::run(parts));
-        Self { kube, runtime, registry, metrics, readiness, view }
+        Self { kube, _runtime: runtime, registry, metrics, readiness, view }
     }
 
     /// The view as it is.

@@ -288,7 +288,7 @@ fn workers_that_go_by_more_than_half_go_with_a_warning() {
         seen if seen < 1.0 => Ok(()),
         seen => Err(seen.to_string()),
     });
-    (0..3).for_each(|number| drop(kube.delete(Kind::Pods, NS, &format!("p{number}"))));
+    (0..3).for_each(|number| assert!(kube.delete(Kind::Pods, NS, &format!("p{number}"))));
     wait_for("one worker", || match service.workers(MODEL).len() {
         1 => Ok(()),
         other => Err(other.to_string()),

@@ -81,7 +81,7 @@ pub(super) struct Rank<'a> {
     pub(super) failed: Option<&'a str>,
     /// The worst of all replicas.
     pub(super) state: State,
-    /// Ours first, then by address of the replica.
+    /// By name of the replica: whoever writes, the words are the same.
     pub(super) troubles: Vec<Trouble<'a>>,
 }
 
@@ -95,6 +95,7 @@ impl<'a> Rank<'a> {
             .into_iter()
             .collect();
         troubles.extend(inputs.replicas.sights(&key).filter_map(|(replica, sight)| theirs(replica, sight, member)));
+        troubles.sort_by(|a, b| a.replica.cmp(b.replica));
         let state = troubles.iter().map(|trouble| trouble.state).max().unwrap_or(State::Exact);
         Self { member, local, failed, state, troubles }
     }

@@ -296,6 +296,24 @@ fn the_order_of_observations_changes_nothing() {
 }
 
 #[test]
+fn whoever_writes_the_words_are_the_same() {
+    let gap: &[Reason] = &[Reason::Gap];
+    let here = scene(&["a"]).here("a", gap).peer(true, &[("a", gap, false)]);
+    let message = |own_name: &str, peer: &str| {
+        let mut replicas = Replicas::default();
+        let mut survey = here.surveys[0].clone();
+        survey[0].name = peer.to_owned();
+        replicas.absorb(survey);
+        let now = Timestamp::UNIX_EPOCH;
+        let inputs = Inputs { own_name, failed: &here.failed, local: &here.local, replicas: &replicas, now };
+        status(&here.finding, &inputs, 0, None)
+    };
+    let (one, two) = (message("kvindexer-0", "kvindexer-1"), message("kvindexer-1", "kvindexer-0"));
+    assert_eq!(change(Some(&one), &two), Change::None);
+    assert_eq!(one.instances, two.instances);
+}
+
+#[test]
 fn a_transition_is_a_flip_of_the_status_and_nothing_else() {
     let times = |status: &IndexerWorkerStatus| -> Vec<i64> {
         status.conditions.iter().map(|it| it.last_transition_time.0.as_second()).collect()

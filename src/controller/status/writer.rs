@@ -9,7 +9,7 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams};
-use kube::core::{ApiResource, GroupVersionKind};
+use kube::core::ApiResource;
 use tokio::time::Instant;
 
 use crate::controller::conditions::{self, Inputs, LocalRank, Replicas};

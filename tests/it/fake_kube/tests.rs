@@ -37,6 +37,8 @@ async fn a_list_comes_in_pages_and_an_old_page_is_gone() {
     let gone = pods.list(&ListParams::default().limit(2).continue_token(&token)).await.unwrap_err();
     assert!(matches!(gone, kube::Error::Api(status) if status.code == 410 && status.reason == "Expired"));
     assert_eq!(kube.count(Verb::List, Kind::Pods), 3);
+    let asked = kube.asked();
+    assert!(asked.is_sorted_by_key(|asked| asked.at) && asked.iter().all(|asked| asked.namespace.is_none()));
 }
 
 #[tokio::test]
@@ -96,6 +98,8 @@ async fn a_status_is_applied_by_name_of_the_manager_and_the_same_again_moves_no_
     assert_eq!(stored["status"]["blocks"], 1);
     assert_eq!(stored["metadata"]["managedFields"][0]["manager"], "kvindexer");
     assert_eq!(kube.count(Verb::Apply, Kind::IndexerWorkers), 4);
+    let last = kube.asked().pop().expect("asked");
+    assert_eq!((last.namespace.as_deref(), last.name.as_deref()), (Some("serving"), Some("nope")));
 }
 
 #[tokio::test]

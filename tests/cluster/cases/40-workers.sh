@@ -8,6 +8,7 @@ pods_of_indexerworkers_and_annotated_pods_are_registered_on_all_replicas() {
 }
 
 fixed_endpoints_are_registered_on_all_replicas() {
+  serving
   # An engine that is a process of the node, not a Pod.
   local node=10.230.255.1
   $NET setsid "$KVINDEXER" sim --workers 1 --host "$node" --port 5557 --replay-port 6557 --control "$node:9000" --at 0=pause --tokens-per-id 16 \
@@ -23,6 +24,7 @@ fixed_endpoints_are_registered_on_all_replicas() {
 }
 
 ranks_listen_on_their_base_port_plus_rank() {
+  serving
   local rank
   engine ranks-0 '.metadata.labels.pool = "ranks" | .spec.containers[0].args += ["--ranks=4"]'
   worker ranks '{"modelName": "ranks", "selector": {"matchLabels": {"pool": "ranks"}}, "ports": {"events": 5557, "replay": 6557}, "dataParallel": {"size": 4}}'
@@ -38,6 +40,7 @@ _ranks_hold() { # _ranks_hold JSON MODEL PROMPT URL: device tokens by rank of th
 }
 
 the_second_pod_of_a_leaderworkerset_has_the_higher_ranks() {
+  serving
   engine lws-1 '.metadata.labels += {"leaderworkerset.sigs.k8s.io/name": "lws", "leaderworkerset.sigs.k8s.io/worker-index": "1"}
     | .spec.containers[0].args += ["--ranks=2", "--first-rank=2"]'
   worker lws '{"modelName": "lws", "selector": {"matchLabels": {"leaderworkerset.sigs.k8s.io/name": "lws"}}, "ports": {"events": 5557, "replay": 6557},
@@ -50,6 +53,7 @@ the_second_pod_of_a_leaderworkerset_has_the_higher_ranks() {
 }
 
 an_engine_that_describes_itself_needs_no_ranks_in_the_object() {
+  serving
   engine auto-0 '.metadata.labels.pool = "auto" | .spec.containers[0].args += ["--ranks=2"]'
   worker auto '{"modelName": "auto", "selector": {"matchLabels": {"pool": "auto"}}, "ports": {"events": 5557, "http": "http"}, "discovery": "Auto"}'
   within 10 active_everywhere serving/auto-0 0
@@ -59,6 +63,7 @@ an_engine_that_describes_itself_needs_no_ranks_in_the_object() {
 }
 
 a_differing_block_size_in_a_description_is_shown() {
+  serving
   engine pages-0 '.metadata.labels.pool = "pages" | .spec.containers[0].args |= (map(select(startswith("--block-size") | not)) + ["--engine=sglang", "--block-size=32"])'
   worker pages '{"modelName": "pages", "selector": {"matchLabels": {"pool": "pages"}}, "ports": {"events": 5557, "http": "http"}, "discovery": "Auto"}'
   timed 30 "shown after" _mentions pages BlockSizeMismatch
@@ -66,6 +71,7 @@ a_differing_block_size_in_a_description_is_shown() {
 _mentions() { k -n serving get iw "$1" -o json | jq -e --arg word "$2" '[.status.conditions[]? | .reason, .message] | any(contains($word))'; }
 
 a_native_sidecar_can_be_the_engine() {
+  serving
   engine sidecar-0 '.metadata.labels.pool = "sidecar" | .spec.initContainers = [.spec.containers[0] + {name: "engine", restartPolicy: "Always"}]
     | .spec.containers = [.spec.containers[0] | .name = "front" | .args = ["sim", "--workers=1", "--port=0", "--at=0=pause"] | del(.ports, .readinessProbe)]'
   worker sidecar '{"modelName": "sidecar", "selector": {"matchLabels": {"pool": "sidecar"}}, "ports": {"events": "kv-events", "replay": "kv-replay"}}'
@@ -75,6 +81,7 @@ a_native_sidecar_can_be_the_engine() {
 }
 
 the_older_of_two_objects_has_the_pod_and_the_other_says_so() {
+  fleet
   worker usurper '{"modelName": "other", "selector": {"matchLabels": {"pool": "replaying"}}, "ports": {"events": 5557}}'
   timed 30 "said after" _mentions usurper PodAlreadyClaimed
   answers_are_the_truth
@@ -82,6 +89,7 @@ the_older_of_two_objects_has_the_pod_and_the_other_says_so() {
 }
 
 a_pod_with_unusable_annotations_gets_an_event_and_is_not_registered() {
+  serving
   engine_pod typo-0 '.metadata.labels["kvindexer.io/enabled"] = "true" | .metadata.annotations = {"kvindexer.io/model": "typo", "kvindexer.io/block-size": "sixteen", "kvindexer.io/event-port": "5557"}' | k apply -f - >/dev/null
   timed 20 "Event after" _has_event typo-0
   absent_everywhere serving/typo-0
@@ -90,6 +98,7 @@ a_pod_with_unusable_annotations_gets_an_event_and_is_not_registered() {
 _has_event() { k -n serving get events.events.k8s.io -o json | jq -e --arg pod "$1" 'any(.items[]; .regarding.name == $pod and (.reportingController | startswith("kvindexer")))'; }
 
 a_tenant_has_an_index_of_its_own() {
+  fleet
   worker tenants '{"tenantId": "blue", "selector": {"matchLabels": {"app": "tenants-0"}}, "ports": {"events": 5557}}'
   engine tenants-0 "$NO_REPLAY"
   within 5 active_everywhere serving/tenants-0
@@ -101,6 +110,7 @@ a_tenant_has_an_index_of_its_own() {
 _blue_holds() { same "$(http -H 'Content-Type: application/json' -d "{\"model_name\": \"sim\", \"tenant_id\": \"blue\", \"token_ids\": $(prompt_tokens ${PROMPTS[0]})}" "$2/query" | jq -r '.instances["serving/tenants-0"].gpu')" "$1"; }
 
 statuses_say_what_is_the_case() {
+  fleet
   timed 60 "all True after" in_order replaying 2
   within 60 in_order silent 2
   local status; status=$(k -n serving get iw replaying -o json --show-managed-fields)

@@ -11,6 +11,7 @@ a_deleted_pod_is_gone_everywhere() {
 
 # The engine says nothing after its restart: only Kubernetes knows.
 a_container_restarted_in_place_starts_empty_though_its_engine_is_silent() {
+  fleet
   local pod before
   for pod in replaying-0 silent-0; do
     before=$(_incarnation "$pod")
@@ -19,11 +20,14 @@ a_container_restarted_in_place_starts_empty_though_its_engine_is_silent() {
     within 15 _has_restarted "$pod" "$before"
     same "$(truth "$pod" ${PROMPTS[0]})" 0
     timed 5 "$pod empty everywhere after" answers_are_the_truth
-    timed 10 "$pod exact again after" exact_everywhere "serving/$pod"
     same "$(cut -d' ' -f1 <<<"$(_incarnation "$pod")")" "$(cut -d' ' -f1 <<<"$before")"
   done
+  # An engine that can be asked is known to be empty; of one that cannot, nothing is known before its first word.
+  timed 10 "replaying-0 exact again after" exact_everywhere serving/replaying-0
+  on_all is_stale_because serving/silent-0 nothing_heard
   sim silent-0 "request 1 ${PROMPTS[2]}"
-  timed 5 "fills again after" answers_are_the_truth
+  timed 5 "silent-0 fills again after" answers_are_the_truth
+  within 5 exact_everywhere serving/silent-0
 }
 _incarnation() { k -n serving get pod "$1" -o json | jq -r '"\(.metadata.uid) \(.status.podIP) \(.status.containerStatuses[0].containerID)"'; }
 _has_restarted() { [ "$(_incarnation "$1")" != "$2" ] && pod_is_ready "$1" && sim "$1" status; }
@@ -46,6 +50,7 @@ a_replaced_pod_is_followed_to_its_new_address_and_starts_empty() {
 }
 
 a_pod_whose_labels_stop_matching_is_gone_and_comes_back_with_them() {
+  fleet
   local url
   k -n serving label pod silent-1 pool=none --overwrite
   timed 5 "gone everywhere after" absent_everywhere serving/silent-1
@@ -61,6 +66,7 @@ a_pod_whose_labels_stop_matching_is_gone_and_comes_back_with_them() {
 }
 
 a_readiness_flap_keeps_every_block() {
+  fleet
   engine_pod flap-0 "$SILENT"'| .spec.readinessGates = [{conditionType: "test.kvindexer.io/up"}]' | k apply -f - >/dev/null
   # Registered although it is not ready: its container runs.
   within 15 active_everywhere serving/flap-0
@@ -82,6 +88,7 @@ _gate() { k -n serving patch pod flap-0 --subresource=status -p "{\"status\": {\
 _is_not_ready() { ! pod_is_ready "$1"; }
 
 an_evicted_pod_is_gone_and_its_successor_starts_empty() {
+  fleet
   engine_pod evicted "$SILENT" | jq '{apiVersion: "apps/v1", kind: "StatefulSet", metadata: {name: "evicted", namespace: "serving"},
     spec: {replicas: 1, serviceName: "none", selector: {matchLabels: {app: "evicted"}}, template: {metadata: .metadata | del(.name, .namespace), spec: .spec}}}' | k apply -f - >/dev/null
   within 30 pod_is_ready evicted-0
@@ -99,6 +106,7 @@ an_evicted_pod_is_gone_and_its_successor_starts_empty() {
 _is_another() { [ "$(k -n serving get pod "$1" -o jsonpath='{.metadata.uid}')" != "$2" ] && pod_is_ready "$1"; }
 
 a_container_that_crashes_again_and_again_scores_nothing() {
+  fleet
   local before
   engine crash-0 "$SILENT"
   within 5 active_everywhere serving/crash-0
@@ -119,6 +127,7 @@ a_container_that_crashes_again_and_again_scores_nothing() {
 
 # Nothing waits for the indexer: objects go at once, also while no replica runs (F47).
 an_object_deleted_while_no_replica_runs_is_gone_and_does_not_come_back() {
+  fleet
   engine orphan-0 "$NO_REPLAY"' | .metadata.labels.pool = "orphan"'
   worker orphan '{"modelName": "orphan", "selector": {"matchLabels": {"pool": "orphan"}}, "ports": {"events": 5557}}'
   within 5 active_everywhere serving/orphan-0

@@ -1,3 +1,5 @@
+//! Answers in all forms that are known, and in some that are none.
+
 use serde_json::json;
 
 use super::*;

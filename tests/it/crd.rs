@@ -71,7 +71,7 @@ fn structural_faults(root: &Value) -> Vec<String> {
         }
         let kind = schema["type"].as_str().unwrap_or_default();
         let either = schema["x-kubernetes-int-or-string"] == json!(true);
-        if either == !kind.is_empty() {
+        if either != kind.is_empty() {
             fault("must have a type, or be int-or-string");
         }
         let words = schema["enum"].as_array().into_iter().flatten();

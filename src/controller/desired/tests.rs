@@ -3,6 +3,7 @@
 mod conflicts;
 mod discovery;
 mod properties;
+mod refusals;
 mod rules;
 
 use std::fmt::Write;
@@ -11,6 +12,9 @@ use std::sync::Arc;
 use super::*;
 use crate::controller::facts::builders::{endpoint, key, object, pod};
 use crate::controller::{PodInstanceId, PortRef, StartRankFrom, Times};
+
+/// The only worker of many a test.
+const WORKER: &str = "m:default s/p/0 16 tcp://10.0.0.1:5557 life c-0:0";
 
 /// A view of these.
 fn observed(pods: impl IntoIterator<Item = PodFacts>, objects: impl IntoIterator<Item = ObjectFacts>) -> Observed {

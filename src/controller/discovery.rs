@@ -1,7 +1,8 @@
 //! Asks engines to describe themselves. What an answer says is read by [`answer`], which is pure.
 //!
-//! An engine is asked once per life of its container; until it answers it is asked again, more and more seldom. It may be
-//! slow, wrong or silent: that costs its description, and nothing else waits for it.
+//! An engine is asked once per life of its container; until it answers it is asked again, more and more seldom. What the
+//! life before said holds meanwhile: a restart alone changes no rank and no port. An engine may be slow, wrong or silent:
+//! that costs its description, and nothing else waits for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -33,8 +34,9 @@ const CONNECT: Duration = Duration::from_secs(2);
 /// Wait for a whole answer.
 const WHOLE: Duration = Duration::from_secs(5);
 
-/// The wait between two attempts doubles up to so many times the first.
-const RETRY_GROWTH_MAX: u32 = 10;
+/// The wait between two attempts doubles up to so many times the first: an engine that has loaded its model should be heard
+/// by the right topic before it has served much.
+const RETRY_GROWTH_MAX: u32 = 4;
 
 /// Asks whoever is wanted.
 pub(super) struct Discovery {
@@ -103,10 +105,11 @@ impl Discovery {
     /// Forgets who is not wanted any more, and takes on who is new.
     fn take_over(&mut self, open: &mut BTreeMap<Probe, Open>) {
         let wanted = self.wanted.borrow_and_update().clone();
+        let places: BTreeSet<_> = wanted.iter().map(Probe::place).collect();
         self.answers.send_if_modified(|answers| {
-            let gone = answers.keys().any(|probe| !wanted.contains(probe));
+            let gone = answers.keys().any(|probe| !places.contains(&probe.place()));
             if gone {
-                Arc::make_mut(answers).retain(|probe, _| wanted.contains(probe));
+                Arc::make_mut(answers).retain(|probe, _| places.contains(&probe.place()));
             }
             gone
         });
@@ -137,7 +140,11 @@ impl Discovery {
             "engine describes itself"
         );
         open.remove(&probe);
-        self.answers.send_modify(|answers| drop(Arc::make_mut(answers).insert(probe, description)));
+        self.answers.send_modify(|answers| {
+            let answers = Arc::make_mut(answers);
+            answers.retain(|earlier, _| earlier.place() != probe.place());
+            answers.insert(probe, description);
+        });
     }
 }
 

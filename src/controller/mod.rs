@@ -90,7 +90,7 @@ pub struct Times {
     pub observe: std::time::Duration,
     /// A Lease that was not renewed for so long is free.
     pub lease: std::time::Duration,
-    /// An engine that did not describe itself is asked again after so long; doubles up to ten times that.
+    /// An engine that did not describe itself is asked again after so long; doubles up to four times that.
     pub discovery_retry: std::time::Duration,
     /// The API server is asked to end each watch after so long; in whole seconds, at least one. Sets how soon a dead
     /// connection is noticed.

@@ -43,6 +43,13 @@ pub(super) struct Probe {
     pub(super) authority: String,
 }
 
+impl Probe {
+    /// The Pod and the address, whatever the life of the container.
+    pub(super) fn place(&self) -> (&str, &str) {
+        (&self.pod_uid, &self.authority)
+    }
+}
+
 /// What an engine says of itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Description {

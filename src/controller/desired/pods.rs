@@ -65,7 +65,7 @@ pub(super) fn resolve(
     };
     let mut resolved = Resolved::default();
     let question = question(pod, container, rule, &mut resolved.warnings);
-    let description = question.as_ref().and_then(|probe| described.get(probe));
+    let description = question.as_ref().and_then(|probe| description(described, probe));
     // What an engine says of itself must not cost a registration that stands without it.
     let told = description.and_then(|description| ranks(pod, rule, &bases, Some(description)).ok());
     let ranks = match told {
@@ -88,7 +88,7 @@ pub(super) fn resolve(
         let desired = |spec| DesiredWorker { spec, container_down: !container.running };
         resolved.workers = ranks.into_iter().map(worker).map(desired).collect();
     }
-    resolved.probe = question.filter(|_| container.running);
+    resolved.probe = question;
     Ok(resolved)
 }
 
@@ -142,6 +142,13 @@ fn question(pod: &PodFacts, container: &ContainerFacts, rule: &PodRule, warnings
         container_id: container.id.clone()?,
         authority: SocketAddr::new(pod.ip?, port).to_string(),
     })
+}
+
+/// What the engine says, else what it said in an earlier life of its container.
+fn description<'a>(described: &'a Described, probe: &Probe) -> Option<&'a Description> {
+    let earlier =
+        || described.iter().find(|(said, _)| said.place() == probe.place()).map(|(_, description)| description);
+    described.get(probe).or_else(earlier)
 }
 
 fn ranks(pod: &PodFacts, rule: &PodRule, bases: &Bases, description: Option<&Description>) -> Result<Vec<Rank>, Fault> {

@@ -20,7 +20,7 @@ fn told(object: ObjectFacts, said: Description, want: &[&str]) {
 }
 
 #[test]
-fn running_engines_are_asked_where_an_object_says_so() {
+fn engines_are_asked_where_an_object_says_so() {
     let asks = |pod: PodFacts, object: ObjectFacts| decide(&observed([pod], [object])).probes;
     let auto = || object("s/o").discovery(8000);
     let named = || object("s/o").discovery("http");
@@ -32,7 +32,8 @@ fn running_engines_are_asked_where_an_object_says_so() {
         asks(engine("s/p", "10.0.0.1"), auto().with(|spec| spec.discovery = crate::controller::Discovery::Off)),
         []
     );
-    assert_eq!(asks(engine("s/p", "10.0.0.1").down(), auto()), []);
+    // One that is down is kept in mind: what it said holds until its next life speaks.
+    assert_eq!(asks(engine("s/p", "10.0.0.1").down(), auto()), [question()]);
     assert_eq!(asks(pod("s/p").label("app", "vllm").running("c-0", 0), auto()), []);
     check(
         &observed([engine("s/p", "10.0.0.1")], [named()]),
@@ -110,10 +111,20 @@ fn a_description_that_makes_no_sense_costs_the_description_only() {
 }
 
 #[test]
-fn the_answer_of_another_life_is_not_believed() {
+fn what_an_earlier_life_said_holds_until_the_next_one_speaks() {
     let view = observed([engine("s/p", "10.0.0.1")], [object("s/o").discovery(8000)]);
-    let other = Probe { container_id: "c-1".to_owned(), ..question() };
-    let said = Description { block_size: Some(32), ranks: BTreeMap::from([(3, rank(1, 2, "t"))]) };
-    let answered = desired(&view, &Described::from([(other, said)]), &LastGood::new(), &config());
-    assert_eq!(show(&answered), "m:default s/p/0 16 tcp://10.0.0.1:5557 life c-0:0\n");
+    let said = |number| Description { block_size: None, ranks: BTreeMap::from([(number, rank(1, 7000, "t"))]) };
+    let show = |said: Described| show(&desired(&view, &said, &LastGood::new(), &config()));
+    let earlier = Probe { container_id: "b-9".to_owned(), ..question() };
+    let three = "m:default s/p/3 16 tcp://10.0.0.1:5560 replay tcp://10.0.0.1:7000 topic t life c-0:0\n";
+    assert_eq!(show(Described::from([(earlier.clone(), said(3))])), three);
+    assert_eq!(show(Described::from([(earlier.clone(), said(4)), (question(), said(3))])), three);
+    // Another Pod, and another address, have said nothing about this one.
+    for other in [
+        Probe { pod_uid: "another".to_owned(), ..earlier.clone() },
+        Probe { authority: "10.0.0.1:8001".to_owned(), ..earlier },
+    ] {
+        let plain = "m:default s/p/0 16 tcp://10.0.0.1:5557 life c-0:0\n";
+        assert_eq!(show(Described::from([(other, said(3))])), plain);
+    }
 }

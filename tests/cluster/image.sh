@@ -57,5 +57,4 @@ buildah build --quiet $policy --pull-never --timestamp 0 \
 rm -f "$OUT"
 # A manifest says `kvindexer:0.1.0`; the kubelet looks for the normalised name.
 buildah push --quiet $policy "$NAME" "oci-archive:$OUT:docker.io/library/$NAME"
-buildah inspect --type image "$NAME" | grep -m1 '"FromImageDigest"' | sed 's/[",]//g; s/.*: */image '"$NAME"' /'
 rm -rf "$WORK"

@@ -10,6 +10,8 @@ seconds_since() { local ms=$(($(now_ms) - $1)); printf '%d.%d' $((ms / 1000)) $(
 figure() { echo "$*" >>"$RUN/figure"; }
 fail() { echo "$*"; return 1; }
 
+image_digest() { tar xOf "$1" index.json | jq -r '.manifests[0].digest'; }
+
 # within SECONDS COMMAND..: repeats it until it succeeds; fails after so long, and shows its last output. Inside COMMAND a
 # failed step does not end it (bash switches that off here), so functions that are used this way check each step.
 within() {

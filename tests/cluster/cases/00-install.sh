@@ -1,6 +1,12 @@
 # From nothing to three replicas, as the README says it; what is in force then.
 # shellcheck shell=bash
 
+the_image_of_the_dockerfile_is_reproducible() {
+  "$CLUSTER/image.sh" "$KVINDEXER" "$RUN/again.tar" "kvindexer:$VERSION"
+  same "$(image_digest "$RUN/again.tar")" "$(image_digest "$RUN/kvindexer.tar")"
+  figure "$(($(stat -c %s "$RUN/again.tar") / 1024 / 1024)) MiB"
+}
+
 three_replicas_are_ready_after_one_apply() {
   local start; start=$(now_ms)
   (cd "$REPO" && k apply -f deploy/)

@@ -11,8 +11,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     let outcome = match Cli::from_args(std::env::args_os()).into_command() {
-        Command::Serve(args) => app::main(args),
-        Command::Sim(args) => sim::main(args).map_err(anyhow::Error::from),
+        Command::Serve(args) => app::main(*args),
+        Command::Sim(args) => sim::main(*args).map_err(anyhow::Error::from),
         Command::Demo(args) => demo::main(args).map_err(anyhow::Error::from),
         Command::Crd => crd::main().map_err(anyhow::Error::from),
         Command::Diff(args) => return ask(&Question::Diff(args)),

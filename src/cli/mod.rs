@@ -35,10 +35,10 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run the indexer (the default)
-    Serve(ServeArgs),
+    Serve(Box<ServeArgs>),
     /// Run a fleet of simulated engines with real sockets
     #[command(after_help = SIM_HELP)]
-    Sim(sim::SimArgs),
+    Sim(Box<sim::SimArgs>),
     /// Run an indexer and a few simulated engines for some seconds, and show what it answers
     Demo(demo::DemoArgs),
     /// Print the CustomResourceDefinition of IndexerWorkers

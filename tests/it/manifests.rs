@@ -274,7 +274,7 @@ fn every_option_of_the_configuration_exists_and_takes_its_value() {
     let args = data.iter().map(|(name, value)| OsString::from(format!("--{}={value}", option(name))));
     let line = [OsString::from("kvindexer"), OsString::from("serve")].into_iter().chain(args);
     let Command::Serve(args) = Cli::from_args(line).into_command() else { panic!("not serve") };
-    let config = Config::try_from(args).unwrap();
+    let config = Config::try_from(*args).unwrap();
     assert!(config.kubernetes.enabled && config.host.is_unspecified() && config.host.is_ipv6());
     assert_eq!((config.port, config.limits.drain.as_secs()), (8090, 3));
     assert!(config.replicas.forward_registrations && config.replicas.disk.is_none());

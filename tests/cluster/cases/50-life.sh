@@ -25,6 +25,7 @@ a_container_restarted_in_place_starts_empty_though_its_engine_is_silent() {
   # An engine that can be asked is known to be empty; of one that cannot, nothing is known before its first word.
   timed 10 "replaying-0 exact again after" exact_everywhere serving/replaying-0
   on_all is_stale_because serving/silent-0 nothing_heard
+  timed 30 "Event after" _told replaying Restarted
   sim silent-0 "request 1 ${PROMPTS[2]}"
   timed 5 "silent-0 fills again after" answers_are_the_truth
   within 5 exact_everywhere serving/silent-0
@@ -32,6 +33,22 @@ a_container_restarted_in_place_starts_empty_though_its_engine_is_silent() {
 _incarnation() { k -n serving get pod "$1" -o json | jq -r '"\(.metadata.uid) \(.status.podIP) \(.status.containerStatuses[0].containerID)"'; }
 _has_restarted() { [ "$(_incarnation "$1")" != "$2" ] && pod_is_ready "$1" && sim "$1" status; }
 _holds_more_than_nothing() { [ "$(held "$2" "$1" sim 10 11)" -gt 0 ]; }
+
+# It has no replay endpoint, so the batch is lost for good.
+a_lost_batch_is_told_in_answers_in_the_status_and_as_an_event() {
+  fleet
+  sim silent-1 "gap 1"; sim silent-1 "request 1 100"; sim silent-1 "request 1 101"
+  within 5 on_all is_degraded_because serving/silent-1 gap
+  timed 30 "Event after" _told silent Gap
+  timed 30 "status after" _is_degraded silent
+  k -n serving get iw silent | tee -a "$RUN/shown"
+  renew
+  timed 45 "in order again after" in_order silent 2
+}
+_is_degraded() { k -n serving get iw "$1" -o json | jq -e '.status.trust == "Degraded" and .status.gaps > 0 and any(.status.conditions[]; .type == "InSync" and .status == "False")'; }
+_told() { # _told OBJECT REASON
+  k -n serving get events.events.k8s.io -o json | jq -e --arg name "$1" --arg reason "$2" 'any(.items[]; .regarding.name == $name and .reason == $reason and (.reportingController | startswith("kvindexer")))'
+}
 
 a_replaced_pod_is_followed_to_its_new_address_and_starts_empty() {
   fleet

@@ -52,3 +52,11 @@ every_field_is_explained() {
   text=$(k explain iw.spec.ports.events)
   grep -q '5557, or kv-events' <<<"$text" || fail "$text"
 }
+
+defaults_are_set_and_columns_are_shown() {
+  local object
+  object=$(k -n default create --dry-run=server -f "$CLUSTER/crd-cases/good-selector.yaml" -o json)
+  jq -e '.spec.tenantId == "default" and .spec.discovery == "Off" and .spec.duplicatePolicy == "Auto"' <<<"$object"
+  same "$(k get crd indexerworkers.kvindexer.io -o json | jq -r '[.spec.versions[0].additionalPrinterColumns[] | select((.priority // 0) == 0) | .name] | join(" ")')" \
+    "Model Tenant Workers Ready Blocks Gaps Trust Age"
+}

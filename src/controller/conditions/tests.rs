@@ -169,7 +169,7 @@ fn conditions_say_what_this_replica_sees() {
         (
             "container down",
             &[NotConnected, ContainerDown],
-            "F:NotConnected F:ContainerDown F:ContainerDown | Stale 1/2",
+            "F:ContainerDown F:ContainerDown F:ContainerDown | Stale 1/2",
         ),
     ] {
         check(name, &scene(&["a", "b"]).here("b", reasons), &format!("T:Accepted {want}"));
@@ -177,7 +177,7 @@ fn conditions_say_what_this_replica_sees() {
     check(
         "a container that never ran is registered nowhere",
         &scene(&["a", "b"]).away("b").down("b"),
-        "T:Accepted F:NotConnected F:ContainerDown F:ContainerDown | Stale 1/1",
+        "T:Accepted F:ContainerDown F:ContainerDown F:ContainerDown | Stale 1/1",
     );
     check(
         "refused by the registry",

@@ -67,7 +67,13 @@ pub(super) fn connected(ranks: &[Rank<'_>]) -> Verdict {
     let away = |rank: &&Rank<'_>| {
         rank.local.is_none_or(|local| local.status != Status::Active) || rank.has(trust::Reason::NotConnected.as_str())
     };
-    let away: Vec<&Rank<'_>> = ranks.iter().filter(away).collect();
+    // Where no container runs, nobody can listen: that is another matter, and the first to look at.
+    let down = trust::Reason::ContainerDown.as_str();
+    let (down, away): (Vec<_>, Vec<_>) = ranks.iter().filter(away).partition(|rank| rank.has(down));
+    if away.is_empty() && !down.is_empty() {
+        let advice = advice(trust::Reason::ContainerDown.as_str());
+        return verdict("False", "ContainerDown", format!("{}{advice}", of_all(&down, ranks)));
+    }
     if away.is_empty() {
         return verdict("True", "AllConnected", "the publisher of every rank is connected");
     }

@@ -236,7 +236,7 @@ fn the_replicas_need_no_privilege_and_no_limit_that_throttles() {
 
 /// F38: replicas become ready by asking each other, so that they must find each other before.
 #[test]
-fn replicas_that_are_not_ready_are_found_by_their_peers_and_not_by_routers() {
+fn f38_replicas_that_are_not_ready_are_found_by_their_peers_and_not_by_routers() {
     let peers: Service = the("Service", "kvindexer-peers");
     let query: Service = the("Service", "kvindexer");
     let (peers, query) = (peers.spec.unwrap(), query.spec.unwrap());

@@ -20,7 +20,7 @@ _shows_its_blocks() {
 
 a_status_is_written_seldom_while_engines_publish() {
   fleet
-  engine busy-0 '.metadata.labels.pool = "busy" | .spec.containers[0].args |= (map(select(startswith("--at") | not)) + ["--ranks=4", "--rate=2000", "--blocks=512", "--tokens-per-id=16"])'
+  engine busy-0 '.metadata.labels.pool = "busy" | .spec.containers[0].args |= (map(select(startswith("--at") | not)) + ["--ranks=4", "--rate=2000", "--blocks=512"])'
   worker busy '{"modelName": "busy", "selector": {"matchLabels": {"pool": "busy"}}, "ports": {"events": 5557, "replay": 6557}, "dataParallel": {"size": 4}}'
   within 10 active_everywhere serving/busy-0 3
   sleep 12

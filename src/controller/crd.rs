@@ -145,7 +145,7 @@ pub enum SelectorOperator {
 #[schemars(extend("x-kubernetes-validations" = rules::endpoint()))]
 pub struct FixedEndpoint {
     /// Id of the instance in answers to queries, 1 to 253 characters. A decimal number is a number there. Must not contain a
-    /// slash: ids with a slash are <namespace>/<pod>. Example: gpu-box-1.
+    /// slash: ids with a slash are NAMESPACE/POD. Example: gpu-box-1.
     #[schemars(length(min = 1, max = 253), regex(pattern = "^[^/]*$"))]
     pub instance_id: String,
     /// Data-parallel rank that publishes at this address, 0 to 65535. Default: 0.
@@ -326,7 +326,7 @@ pub struct IndexerWorkerStatus {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct InstanceStatus {
-    /// Id of its instance in answers to queries: <namespace>/<pod>, unless chosen otherwise.
+    /// Id of its instance in answers to queries: NAMESPACE/POD, unless chosen otherwise.
     #[schemars(length(max = 317))]
     pub instance_id: String,
     /// Its data-parallel rank.
@@ -339,7 +339,7 @@ pub struct InstanceStatus {
     /// The worst over all replicas: Exact, Degraded, Stale or Unknown.
     #[serde(default)]
     pub trust: Trust,
-    /// Why it is not Exact, in the words of GET /workers. Example: [gap].
+    /// Why it is not Exact, in the words of GET /workers. Example: gap.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), inner(length(max = 64)), extend("x-kubernetes-list-type" = "set"))]
     pub reasons: Vec<String>,

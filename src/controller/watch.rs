@@ -239,9 +239,10 @@ impl Watch {
             self.seen.update(&self.scope, |shelf: &mut Shelf<F>| shelf.absent(long, why));
             return backoff.next(None).min(MISSING_WAIT_MAX);
         }
-        let why = match namespace {
-            Some(namespace) => format!("{kind} in {namespace}: {message}"),
-            None => format!("{kind}: {message}"),
+        let place = namespace.map_or_else(|| kind.to_owned(), |namespace| format!("{kind} in {namespace}"));
+        let why = match reason {
+            Reason::Unreachable => format!("{place}: unreachable: {message}"),
+            _ => format!("{place}: {message}"),
         };
         self.seen.update(&self.scope, |shelf: &mut Shelf<F>| {
             shelf.lose(why);

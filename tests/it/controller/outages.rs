@@ -268,7 +268,10 @@ fn a_watch_that_is_dead_is_given_up() {
     lab.wait_current();
     lab.kube.trouble(Kind::Pods, Verb::Watch, What::Delay(Duration::from_secs(60)), Some(1));
     lab.kube.close_watches();
-    lab.wait_view("the silence to be noticed", |view| !view.current);
+    lab.wait_view("the silence to be noticed", |view| {
+        let why = view.trouble.as_deref().unwrap_or_default();
+        !view.current && why.contains("pods: unreachable: ")
+    });
     lab.wait_current();
     assert!(lab.errors("pods", "unreachable") >= 1);
 }

@@ -93,7 +93,7 @@ pub enum Command {
     /// Apply nothing from here on: hold what comes.
     BeginJoin(oneshot::Sender<()>),
     /// The publisher is known to have begun anew. If the stream has begun a life of its own accord since it had had so many,
-    /// that is this one, and nothing changes. Answered with the number of lives; none while it only holds.
+    /// and on the connection that it has, that is this one, and nothing changes. Answered with the number of lives; none while it only holds.
     BeginAnew {
         /// Lives when the previous one was recorded.
         lives: u64,

@@ -311,7 +311,11 @@ impl Task {
                     let _asker_gone = answer.send(None);
                     return;
                 }
-                if self.report.lives <= lives {
+                // A life that was noticed on an earlier connection is not the one that is told: a container that restarts
+                // takes its connections along.
+                let on_this_connection =
+                    self.report.status == Status::Active && self.report.connects == self.report.life_connects;
+                if self.report.lives <= lives || !on_this_connection {
                     self.stream.begin_anew(now);
                 }
                 self.finish_wake();
@@ -396,9 +400,13 @@ impl Task {
                 Effect::Restarted => {
                     self.report.restarts += 1;
                     self.report.lives += 1;
+                    self.report.life_connects = self.report.connects;
                     tracing::warn!(endpoint = self.endpoint.as_str(), "publisher restarted");
                 }
-                Effect::ToldAnew => self.report.lives += 1,
+                Effect::ToldAnew => {
+                    self.report.lives += 1;
+                    self.report.life_connects = self.report.connects;
+                }
                 Effect::Lost { missing } => {
                     self.report.missing_batches = self.report.missing_batches.saturating_add(missing);
                     tracing::warn!(endpoint = self.endpoint.as_str(), missing, "batches are missing");

@@ -86,6 +86,8 @@ pub struct StreamReport {
     pub restarts: u64,
     /// The same, with those that the stream was told of.
     pub lives: u64,
+    /// Handshakes that were complete when the present life was noticed.
+    pub life_connects: u64,
     /// Messages whose frames could not be read.
     pub malformed: u64,
     /// True while a replay runs or waits for its turn.

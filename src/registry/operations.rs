@@ -70,8 +70,13 @@ impl Core {
         let surplus: Vec<Worker> = {
             let state = self.state.read();
             let of_source = state.workers().filter(|worker| worker.source == source);
-            let undesired =
-                |worker: &&Worker| !desired.contains_key(&(worker.spec.key.clone(), worker.spec.owner.clone()));
+            let undesired = |worker: &&Worker| {
+                let name = (worker.spec.key.clone(), worker.spec.owner.clone());
+                desired.get(&name).is_none_or(|wanted| {
+                    // A block size changes for all workers of an index together, and only if nobody else needs the old one.
+                    wanted.spec.block_size != worker.spec.block_size && state.is_all_of(&name.0, source)
+                })
+            };
             of_source.filter(undesired).cloned().collect()
         };
         for worker in surplus {
@@ -177,6 +182,9 @@ impl Core {
             handle
         };
         self.show_reasons(&worker);
+        if let (true, Some(handle)) = (known.down, &handle) {
+            handle.tell(Command::Resume).await;
+        }
         if let (true, Some(handle)) = (moved, handle) {
             handle.tell(|done| Command::SetReplay(endpoint, done)).await;
         }
@@ -230,7 +238,7 @@ impl Core {
     /// if that cannot be said to the stream.
     async fn new_life(&self, known: &Worker) -> Option<u64> {
         if known.down {
-            // Cleared then, and what came since is of the new life.
+            // Cleared then, and nothing was heard since.
             return Some(self.lives(known));
         }
         self.handle_of(known)?.begin_anew(known.lives).await
@@ -250,9 +258,9 @@ impl Core {
             return Ok(Registered::Unchanged);
         };
         if goes_down {
+            // Paused until it runs: whoever else listens at this address meanwhile is not this worker.
             handle.tell(Command::Pause).await;
             let _lives = handle.begin_anew(u64::MAX).await;
-            handle.tell(Command::Resume).await;
         }
         let worker = Worker { lives: handle.report().lives, ..worker };
         if let Some(place) = self.state.write().worker_mut(&known.spec.key, &known.spec.owner) {

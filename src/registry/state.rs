@@ -200,6 +200,12 @@ impl State {
         ranks.filter(move |worker| StreamKey::of(&worker.spec) == stream)
     }
 
+    /// True if nobody but this source has registered anything in an index.
+    pub(super) fn is_all_of(&self, key: &IndexKey, source: Source) -> bool {
+        let mut workers = self.indexes.get(key).into_iter().flat_map(IndexEntry::workers);
+        workers.all(|worker| worker.source == source && worker.superseded.is_none())
+    }
+
     /// All registrations.
     pub(super) fn workers(&self) -> impl Iterator<Item = &Worker> {
         self.indexes.values().flat_map(IndexEntry::workers)

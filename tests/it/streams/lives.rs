@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use kvindexer::ids::{Incarnation, Source};
+use kvindexer::ids::{BlockSize, Incarnation, Source};
 use kvindexer::registry::{Converged, DesiredWorker, WorkerSpec};
 use kvindexer::trust::Reason;
 
-use super::{Lab, payload, with_replay, worker};
+use super::{Lab, SHORT, payload, with_replay, worker};
 use crate::harness::zmq_sockets::{Ring, Shape};
 use crate::harness::{Publisher, wait_for};
 
@@ -74,6 +74,51 @@ fn a_restart_that_the_stream_noticed_first_is_not_cleared_twice() {
     assert_eq!(lab.lives(1), 2);
 }
 
+/// An engine began anew inside its container, long ago; then the container restarted, and what it said is lost up to the
+/// very number that would follow.
+#[test]
+fn a_restart_noticed_on_an_earlier_connection_is_not_the_container_s() {
+    let lab = Lab::new();
+    let publisher = Publisher::bind();
+    let address = publisher.endpoint.clone();
+    let spec = worker(1, 0, &address);
+    lab.converge([running(spec.clone(), "a", 0)]);
+    publisher.wait_subscribed();
+    (0..2).for_each(|n| publisher.send("", n, &payload(n)));
+    lab.wait_held(1, 0, &[100, 101]);
+    publisher.send("", 0, &payload(4));
+    lab.wait_held(1, 0, &[104]);
+    assert_eq!(lab.lives(1), 1);
+    drop(publisher);
+    let publisher = Publisher::bind_to(&address);
+    publisher.wait_subscribed();
+    publisher.send("", 1, &payload(8));
+    lab.wait_seq(1, 0, 1);
+    lab.converge([running(spec, "b", 1)]);
+    lab.wait_held(1, 0, &[]);
+    lab.wait_reasons(1, 0, &[Reason::NothingHeard]);
+}
+
+#[test]
+fn another_block_size_takes_effect_for_all_workers_of_an_index_at_once() {
+    let (lab, one, two) = (Lab::new(), Publisher::bind(), Publisher::bind());
+    let eight = |spec: WorkerSpec| WorkerSpec { block_size: BlockSize::new(8).expect("not zero"), ..spec };
+    let (a, b) = (worker(1, 0, &one.endpoint), worker(2, 0, &two.endpoint));
+    lab.converge([running(a.clone(), "a", 0), running(b.clone(), "b", 0)]);
+    one.wait_subscribed();
+    two.wait_subscribed();
+    let converged = lab.converge([running(eight(a.clone()), "a", 0), running(eight(b.clone()), "b", 0)]);
+    assert!(converged.failed.is_empty(), "{converged:?}");
+    assert_eq!((converged.removed.len(), converged.added.len()), (2, 2));
+    one.wait_subscribed();
+    two.wait_subscribed();
+    // Where somebody else needs the old one, it stays, and that is said.
+    lab.register(eight(worker(3, 0, "tcp://127.0.0.1:9")));
+    let converged = lab.converge([running(a, "a", 0), running(b, "b", 0)]);
+    assert_eq!((converged.removed.len(), converged.failed.len()), (0, 2));
+    assert!(lab.view(1, 0).is_some_and(|view| view.spec.block_size.tokens() == 8));
+}
+
 #[test]
 fn a_restart_count_alone_is_another_life_and_a_learnt_container_is_not() {
     let (lab, publisher) = (Lab::new(), Publisher::bind());
@@ -120,18 +165,20 @@ fn a_container_that_is_down_scores_nothing_until_it_runs_again() {
     lab.wait_held(1, 0, &[100]);
     lab.converge([down(spec.clone(), "a", 0)]);
     lab.wait_held(1, 0, &[]);
-    publisher.wait_subscribed();
-    lab.wait_reasons(1, 0, &[Reason::NothingHeard, Reason::ContainerDown]);
+    lab.wait_reasons(1, 0, &[Reason::NotConnected, Reason::NothingHeard, Reason::ContainerDown]);
     let lives = lab.lives(1);
     // CrashLoopBackOff: the count goes up while it is down.
     assert!(lab.converge([down(spec.clone(), "b", 1)]).replaced.is_empty());
     assert_eq!(lab.lives(1), lives);
-    // It speaks before the kubelet says that it runs.
+    // Whoever listens at this address meanwhile is somebody else.
+    assert!(!publisher.hears_within(SHORT));
     publisher.send("", 0, &payload(5));
-    lab.wait_held(1, 0, &[105]);
     lab.converge([running(spec, "c", 2)]);
-    lab.wait_held(1, 0, &[105]);
+    publisher.wait_subscribed();
+    publisher.send("", 0, &payload(6));
+    lab.wait_held(1, 0, &[106]);
     lab.wait_reasons(1, 0, &[]);
+    assert_eq!(lab.lives(1), lives, "cleared once");
 }
 
 #[test]

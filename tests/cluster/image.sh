@@ -10,24 +10,24 @@ REPO=$(cd "$HERE/../.." && pwd)
 PROGRAM=$1 OUT=$2 NAME=$3
 LAB=${LAB:-${XDG_CACHE_HOME:-${HOME:-/var/tmp}/.cache}/kvindexer-cluster}
 WORK=$LAB/image
-BASE=$LAB/base-bookworm-1
+BASE=$LAB/base-bookworm-2
 export BUILDAH_ISOLATION=chroot SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-0}
 
-# The same files as distroless `cc`, below $BASE/root.
+# The same files as distroless `cc`, below $BASE/files.
 base_root() {
   [ -e "$BASE/complete" ] && return
-  rm -rf "$BASE" && mkdir -p "$BASE/debs" "$BASE/root"
+  rm -rf "$BASE" && mkdir -p "$BASE/debs" "$BASE/files"
   (cd "$BASE/debs" && apt-get -o APT::Sandbox::User=root download -qq libc6 libgcc-s1 gcc-12-base ca-certificates tzdata base-files netbase >/dev/null)
   local deb
-  for deb in "$BASE"/debs/*.deb; do dpkg -x "$deb" "$BASE/root"; done
-  rm -rf "$BASE/root/usr/share/doc" "$BASE/root/usr/share/man"
-  mkdir -p "$BASE/root/etc/ssl/certs" "$BASE/root/home/nonroot" "$BASE/root/tmp"
-  cat "$BASE"/root/usr/share/ca-certificates/mozilla/*.crt >"$BASE/root/etc/ssl/certs/ca-certificates.crt"
-  printf 'root:x:0:0:root:/root:/sbin/nologin\nnobody:x:65534:65534:nobody:/nonexistent:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/home/nonroot:/sbin/nologin\n' >"$BASE/root/etc/passwd"
-  printf 'root:x:0:\nnobody:x:65534:\nnonroot:x:65532:\n' >"$BASE/root/etc/group"
-  echo 'hosts: files dns' >"$BASE/root/etc/nsswitch.conf"
-  chown -R 65532:65532 "$BASE/root/home/nonroot"
-  chmod 1777 "$BASE/root/tmp"
+  for deb in "$BASE"/debs/*.deb; do dpkg -x "$deb" "$BASE/files"; done
+  rm -rf "$BASE/files/usr/share/doc" "$BASE/files/usr/share/man"
+  mkdir -p "$BASE/files/etc/ssl/certs" "$BASE/files/home/nonroot" "$BASE/files/tmp"
+  cat "$BASE"/files/usr/share/ca-certificates/mozilla/*.crt >"$BASE/files/etc/ssl/certs/ca-certificates.crt"
+  printf 'root:x:0:0:root:/root:/sbin/nologin\nnobody:x:65534:65534:nobody:/nonexistent:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/home/nonroot:/sbin/nologin\n' >"$BASE/files/etc/passwd"
+  printf 'root:x:0:\nnobody:x:65534:\nnonroot:x:65532:\n' >"$BASE/files/etc/group"
+  echo 'hosts: files dns' >"$BASE/files/etc/nsswitch.conf"
+  chown -R 65532:65532 "$BASE/files/home/nonroot"
+  chmod 1777 "$BASE/files/tmp"
   touch "$BASE/complete"
 }
 
@@ -45,7 +45,7 @@ policy="--signature-policy $WORK/policy.json"
 
 base_root
 made=$(buildah from $policy scratch)
-buildah copy --quiet "$made" "$BASE/root" / >/dev/null
+buildah copy --quiet "$made" "$BASE/files" / >/dev/null
 buildah config --user 65532 --env PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$made"
 buildah commit --quiet $policy --timestamp 0 --rm "$made" localhost/runtime-base:1 >/dev/null
 

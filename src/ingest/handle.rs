@@ -157,7 +157,8 @@ impl Handle {
     }
 
     /// The publisher is known to have begun anew since the stream had had `lives` lives. Nothing of before stays; what the
-    /// stream has heard of a life that it found by itself does. The number of lives then; none if it only holds, or has ended.
+    /// stream has heard of a life that it found by itself, on the connection that it has, does. The number of lives then;
+    /// none if it only holds, or has ended.
     pub async fn begin_anew(&self, lives: u64) -> Option<u64> {
         let (answer, wait) = oneshot::channel();
         self.commands.send(Command::BeginAnew { lives, answer }).await.ok()?;

@@ -5,6 +5,8 @@
 //! bounded before it is stored; every error has a JSON body.
 
 mod access;
+#[doc(hidden)]
+pub mod bench_support;
 mod body;
 mod dump;
 mod error;

@@ -11,12 +11,12 @@ pub(super) mod builders;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::DynamicObject;
+use litemap::LiteMap;
 
 use crate::controller::IndexerWorkerSpec;
 
@@ -37,6 +37,9 @@ const ANNOTATION_CHARS_MAX: usize = 513;
 /// Longest kept reason why an object cannot be read, in characters.
 const UNREADABLE_CHARS_MAX: usize = 512;
 
+/// Names and values. Sorted in one allocation: a tree of so few entries would cost more than what is in it.
+pub(super) type TextMap = LiteMap<String, String>;
+
 /// Namespace and name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct ObjectKey {
@@ -51,9 +54,9 @@ pub(super) struct PodFacts {
     pub(super) uid: String,
     /// For who is older; in microseconds since 1970.
     pub(super) created_us: i64,
-    pub(super) labels: BTreeMap<String, String>,
+    pub(super) labels: TextMap,
     /// Those that begin with [`PREFIX`], without it, and [`DEFAULT_CONTAINER`] whole.
-    pub(super) annotations: BTreeMap<String, String>,
+    pub(super) annotations: TextMap,
     /// The first of its addresses.
     pub(super) ip: Option<IpAddr>,
     /// It has a deletionTimestamp.
@@ -86,7 +89,7 @@ pub(super) struct ObjectFacts {
     pub(super) generation: i64,
     /// For who is older; in microseconds since 1970.
     pub(super) created_us: i64,
-    pub(super) labels: BTreeMap<String, String>,
+    pub(super) labels: TextMap,
     /// Or why it cannot be read.
     pub(super) spec: Result<IndexerWorkerSpec, String>,
 }
@@ -118,8 +121,8 @@ impl From<&Pod> for PodFacts {
             key: meta.into(),
             uid: meta.uid.clone().unwrap_or_default(),
             created_us: created_us(meta),
-            labels: meta.labels.clone().unwrap_or_default(),
-            annotations: BTreeMap::new(),
+            labels: labels(meta),
+            annotations: TextMap::default(),
             ip: None,
             deleting: meta.deletion_timestamp.is_some(),
             ended: matches!(status.and_then(|status| status.phase.as_deref()), Some("Failed" | "Succeeded")),
@@ -146,7 +149,7 @@ pub(super) fn object(raw: &DynamicObject) -> ObjectFacts {
         uid: raw.metadata.uid.clone().unwrap_or_default(),
         generation: raw.metadata.generation.unwrap_or_default(),
         created_us: created_us(&raw.metadata),
-        labels: raw.metadata.labels.clone().unwrap_or_default(),
+        labels: labels(&raw.metadata),
         spec,
     }
 }
@@ -155,7 +158,11 @@ fn created_us(meta: &ObjectMeta) -> i64 {
     meta.creation_timestamp.as_ref().map_or(0, |time| time.0.as_microsecond())
 }
 
-fn annotations(meta: &ObjectMeta) -> BTreeMap<String, String> {
+fn labels(meta: &ObjectMeta) -> TextMap {
+    meta.labels.iter().flatten().map(|(name, value)| (name.clone(), value.clone())).collect()
+}
+
+fn annotations(meta: &ObjectMeta) -> TextMap {
     let all = meta.annotations.iter().flatten();
     let ours = all.filter_map(|(name, value)| {
         let name = if name == DEFAULT_CONTAINER { name } else { name.strip_prefix(PREFIX)? };
@@ -182,17 +189,22 @@ fn containers(pod: &Pod) -> Vec<ContainerFacts> {
     let sidecars = sidecars.map(|container| facts(container, true, states(|status| &status.init_container_statuses)));
     let regular = spec.containers.iter();
     let regular = regular.map(|container| facts(container, false, states(|status| &status.container_statuses)));
-    sidecars.chain(regular).collect()
+    // Thousands of these are kept: no room is left in them.
+    let mut all: Vec<_> = sidecars.chain(regular).collect();
+    all.shrink_to_fit();
+    all
 }
 
 fn facts(container: &Container, sidecar: bool, states: &[ContainerStatus]) -> ContainerFacts {
     let state = states.iter().find(|state| state.name == container.name);
     let ports = container.ports.iter().flatten();
     let ports = ports.filter_map(|port| Some((port.name.clone(), u16::try_from(port.container_port).ok()?)));
+    let mut ports: Vec<_> = ports.collect();
+    ports.shrink_to_fit();
     ContainerFacts {
         name: container.name.clone(),
         sidecar,
-        ports: ports.collect(),
+        ports,
         id: state.and_then(|state| state.container_id.clone()).filter(|id| !id.is_empty()),
         running: state.and_then(|state| state.state.as_ref()).is_some_and(|state| state.running.is_some()),
         restart_count: state.map_or(0, |state| u32::try_from(state.restart_count).unwrap_or_default()),

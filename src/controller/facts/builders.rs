@@ -1,8 +1,6 @@
 //! Pods and IndexerWorkers for tests, in one line each.
 
-use std::collections::BTreeMap;
-
-use crate::controller::facts::{ContainerFacts, ObjectFacts, ObjectKey, PREFIX, PodFacts};
+use crate::controller::facts::{ContainerFacts, ObjectFacts, ObjectKey, PREFIX, PodFacts, TextMap};
 use crate::controller::{
     DataParallel, Discovery, DuplicatePolicy, FixedEndpoint, IndexerWorkerSpec, LabelSelector, PortRef, Ports,
     StartRankFrom,
@@ -20,8 +18,8 @@ pub(in crate::controller) fn pod(text: &str) -> PodFacts {
         key: key(text),
         uid: format!("uid-of-{text}"),
         created_us: 0,
-        labels: BTreeMap::new(),
-        annotations: BTreeMap::new(),
+        labels: TextMap::default(),
+        annotations: TextMap::default(),
         ip: None,
         deleting: false,
         ended: false,
@@ -95,7 +93,7 @@ pub(in crate::controller) fn object(text: &str) -> ObjectFacts {
         uid: format!("uid-of-{text}"),
         generation: 1,
         created_us: 0,
-        labels: BTreeMap::new(),
+        labels: TextMap::default(),
         spec: Ok(IndexerWorkerSpec {
             model_name: "m".to_owned(),
             tenant_id: "default".to_owned(),

@@ -1,8 +1,8 @@
 //! Label selectors: as the command line writes them, and as objects do. Both say the same and are read into one form.
 
-use std::collections::BTreeMap;
 use std::str::FromStr;
 
+use crate::controller::facts::TextMap;
 use crate::controller::{LabelSelector, SelectorOperator, SelectorRequirement};
 
 /// A label selector in the form of the command line: `app=vllm,tier in (a,b),!canary`. The empty one matches everything.
@@ -28,7 +28,7 @@ enum Test {
 
 impl Selector {
     /// Whether these labels meet every requirement.
-    pub(in crate::controller) fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
+    pub(in crate::controller) fn matches(&self, labels: &TextMap) -> bool {
         self.0.iter().all(|requirement| requirement.matches(labels))
     }
 }
@@ -42,7 +42,7 @@ impl Requirement {
         Ok(Self { key: key.to_owned(), test })
     }
 
-    fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
+    fn matches(&self, labels: &TextMap) -> bool {
         let value = labels.get(&self.key);
         match &self.test {
             Test::In(values) => value.is_some_and(|value| values.contains(value)),

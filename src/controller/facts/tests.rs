@@ -81,7 +81,7 @@ fn a_pod_whose_life_is_over_keeps_its_name_and_labels() {
         let facts = pod_of(pod);
         assert!(!facts.lives(), "{value}");
         assert!(facts.ip.is_none() && facts.containers.is_empty() && facts.annotations.is_empty(), "{value}");
-        assert_eq!(facts.labels["app"], "vllm");
+        assert_eq!(facts.labels.get("app").unwrap(), "vllm");
     }
 }
 
@@ -132,7 +132,7 @@ fn an_object_is_read_with_its_defaults() {
         "status": {"workers": 1},
     }));
     assert_eq!((facts.key.to_string().as_str(), facts.uid.as_str(), facts.generation), ("s/o", "u", 4));
-    assert_eq!((facts.created_us, facts.labels["fleet"].as_str()), (1_796_040_000_000_000, "a"));
+    assert_eq!((facts.created_us, facts.labels.get("fleet").unwrap().as_str()), (1_796_040_000_000_000, "a"));
     let spec = facts.spec.unwrap();
     assert_eq!((spec.tenant_id.as_str(), spec.block_size), ("default", 16));
     assert_eq!(spec.ports.unwrap().replay, Some("kv-replay".into()));
@@ -167,7 +167,7 @@ fn an_object_that_cannot_be_read_says_why_and_keeps_its_name() {
     }
 }
 
-fn labels_of(text: &str) -> BTreeMap<String, String> {
+fn labels_of(text: &str) -> TextMap {
     let pairs = text.split(',').filter_map(|pair| pair.split_once('='));
     pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
 }

@@ -211,3 +211,47 @@ fn a_relist_shares_what_did_not_change() {
     play(&mut store, "[ a@1 ]");
     assert!(Arc::ptr_eq(&before, &store.observed().unwrap().pods[&key("a")]));
 }
+
+/// What the API server says of an ordinary Pod: about 10 KB.
+fn large(number: usize) -> serde_json::Value {
+    let env: Vec<_> =
+        (0..60).map(|at| serde_json::json!({"name": format!("VARIABLE_{at}"), "value": "v".repeat(40)})).collect();
+    serde_json::json!({
+        "metadata": {
+            "namespace": "production", "name": format!("web-{number:05}-7c9d8b6f5d-x2x4z"),
+            "uid": format!("6d3f1f0a-6f5e-4c55-9d0b-{number:012}"), "creationTimestamp": "2026-11-30T08:00:00Z",
+            "labels": {
+                "app.kubernetes.io/name": "web", "app.kubernetes.io/instance": format!("web-{number}"),
+                "pod-template-hash": "7c9d8b6f5d",
+            },
+            "annotations": {"example.com/notes": "n".repeat(1_000)},
+            "managedFields": [{"manager": "kubelet", "operation": "Update", "fieldsV1": {"f:x": "y".repeat(3_000)}}],
+        },
+        "spec": {"containers": [{
+            "name": "web", "env": env,
+            "ports": [{"name": "http", "containerPort": 8080}, {"name": "metrics", "containerPort": 9090}],
+        }]},
+        "status": {
+            "phase": "Running", "podIP": "10.1.2.3", "podIPs": [{"ip": "10.1.2.3"}], "message": "m".repeat(500),
+            "containerStatuses": [{
+                "name": "web", "restartCount": 0, "ready": true, "image": "example.com/web:1", "imageID": "",
+                "containerID": format!("containerd://{number:064}"),
+                "state": {"running": {"startedAt": "2026-11-30T08:00:00Z"}},
+            }],
+        },
+    })
+}
+
+#[test]
+fn a_pod_costs_little_memory() {
+    const PODS: usize = 1_000;
+    let pods: Vec<_> = (0..PODS).map(large).collect();
+    let mut shelf = Shelf::<PodFacts>::default();
+    let allocated = allocation_counter::measure(|| {
+        shelf.begin();
+        pods.iter().for_each(|pod| shelf.collect(PodFacts::read(pod.clone()).unwrap()));
+        shelf.complete();
+    });
+    let each = allocated.bytes_current / PODS as i64;
+    assert!(each > 0 && each <= 1_024, "{each} B per Pod");
+}

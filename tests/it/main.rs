@@ -29,4 +29,5 @@ mod streams;
 mod tidy;
 mod trust;
 mod wire;
+mod workload;
 mod zmtp;

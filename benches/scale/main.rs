@@ -68,8 +68,7 @@ fn write_picture(folder: &Path, table: &Table) -> Result<(), Failure> {
 }
 
 fn as_json(table: &Table) -> Value {
-    let lines: Vec<Value> =
-        table.lines.iter().map(|(name, points)| json!({"name": name, "points": points})).collect();
+    let lines: Vec<Value> = table.lines.iter().map(|(name, points)| json!({"name": name, "points": points})).collect();
     json!({"name": table.name, "x": table.x, "y": table.y, "lines": lines})
 }
 

@@ -53,5 +53,8 @@ pub(crate) fn quantile(samples: &mut [f64], part: f64) -> f64 {
 
 /// Load average of the last minute.
 pub(crate) fn load() -> String {
-    fs::read_to_string("/proc/loadavg").ok().and_then(|text| Some(text.split(' ').next()?.to_owned())).unwrap_or_default()
+    fs::read_to_string("/proc/loadavg")
+        .ok()
+        .and_then(|text| Some(text.split(' ').next()?.to_owned()))
+        .unwrap_or_default()
 }

@@ -38,7 +38,13 @@ impl Picture<'_> {
             .x_label_area_size(44)
             .y_label_area_size(64)
             .build_cartesian_2d(x.log_scale(), y.log_scale())?;
-        chart.configure_mesh().x_desc(self.x).y_desc(self.y).x_label_formatter(&short).y_label_formatter(&short).draw()?;
+        chart
+            .configure_mesh()
+            .x_desc(self.x)
+            .y_desc(self.y)
+            .x_label_formatter(&short)
+            .y_label_formatter(&short)
+            .draw()?;
         for ((name, points), colour) in self.lines.iter().zip(COLOURS.iter().cycle()) {
             let style = colour.stroke_width(2);
             chart

@@ -86,8 +86,15 @@ fn blocks(short: bool) -> Vec<Table> {
         bytes.push((name.to_owned(), points(|mark| mark.bytes)));
     }
     let x = "pairs of block and owner";
-    let stored = Table { name: "blocks-store", title: "Storing into a larger index", x, y: "ns per block", lines: store };
-    let found = Table { name: "blocks-find", title: "A query of 512 blocks in a larger index", x, y: "us per query", lines: find };
+    let stored =
+        Table { name: "blocks-store", title: "Storing into a larger index", x, y: "ns per block", lines: store };
+    let found = Table {
+        name: "blocks-find",
+        title: "A query of 512 blocks in a larger index",
+        x,
+        y: "us per query",
+        lines: find,
+    };
     let held = Table { name: "blocks-memory", title: "Resident memory", x, y: "bytes per pair", lines: bytes };
     vec![stored, found, held]
 }
@@ -133,10 +140,12 @@ fn grow(marks: &[u64], owners: u64, shared: bool, short: bool) -> Vec<Mark> {
 
 /// Queries of 2,048 blocks while another thread stores and removes at a rate: wall-clock time, as a router sees it.
 fn beside_ingest(short: bool) -> Vec<Table> {
-    let rates: &[u64] = if short { &[1_000, 100_000] } else { &[1_000, 50_000, 200_000, 500_000, 1_000_000, 2_000_000] };
+    let rates: &[u64] =
+        if short { &[1_000, 100_000] } else { &[1_000, 50_000, 200_000, 500_000, 1_000_000, 2_000_000] };
     let (mut half, mut most) = (Vec::new(), Vec::new());
     for rate in rates {
-        let mut samples = queries_beside(*rate, if short { Duration::from_millis(200) } else { Duration::from_secs(4) });
+        let mut samples =
+            queries_beside(*rate, if short { Duration::from_millis(200) } else { Duration::from_secs(4) });
         half.push((*rate as f64, quantile(&mut samples, 0.5)));
         most.push((*rate as f64, quantile(&mut samples, 0.99)));
     }

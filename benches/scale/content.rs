@@ -9,6 +9,9 @@ use kvindexer::index::{ApplyContext, Limits, OwnerId, OwnerSpec, PrefixIndex};
 /// Blocks of one sequence, and of one Stored event.
 pub(crate) const SEQUENCE_BLOCKS: u32 = 512;
 
+/// Tokens per block.
+const BLOCK_SIZE: u32 = 16;
+
 /// Number and time of every batch: nothing here depends on them.
 pub(crate) const CONTEXT: ApplyContext = ApplyContext { seq: Seq(0), now_ms: 1 };
 
@@ -26,7 +29,7 @@ fn local(sequence: u64, block: u32) -> u64 {
 
 /// An index with so many registered owners.
 pub(crate) fn index(owners: u64) -> (PrefixIndex, Vec<OwnerId>) {
-    let mut index = PrefixIndex::new(BlockSize::new(16).expect("not 0"), Limits::default());
+    let mut index = PrefixIndex::new(BlockSize::new(BLOCK_SIZE).expect("not 0"), Limits::default());
     let ids = (0..owners).map(|owner| index.register(&Owner::new(owner, 0), OwnerSpec::default(), 1)).collect();
     (index, ids)
 }
@@ -35,11 +38,12 @@ pub(crate) fn index(owners: u64) -> (PrefixIndex, Vec<OwnerId>) {
 pub(crate) fn store(sequence: u64, range: Range<u32>) -> Batch {
     let engine = |block: u32| EngineHash(mix(local(sequence, block)));
     let count = range.len() as u32;
+    let token_bytes = count * BLOCK_SIZE * 4;
     let event = Stored {
         hashes: 0..count,
         parent: range.start.checked_sub(1).map(engine),
-        token_bytes: 0..0,
-        block_size: Some(16),
+        token_bytes: 0..token_bytes,
+        block_size: Some(BLOCK_SIZE),
         locals: 0..count,
         extras: 0..0,
         named: Namespace::default(),
@@ -49,6 +53,8 @@ pub(crate) fn store(sequence: u64, range: Range<u32>) -> Batch {
     Batch {
         events: vec![Event::Stored(event)],
         hashes: range.clone().map(engine).collect(),
+        // Their number must fit; nobody reads them, for the local hashes are there.
+        token_bytes: vec![0; token_bytes as usize],
         locals: range.map(|block| LocalHash(local(sequence, block))).collect(),
         ..Batch::default()
     }

@@ -50,6 +50,49 @@ pub fn local_hashes(token_bytes: &[u8], block_size: BlockSize, namespace: Namesp
     token_bytes.chunks_exact(block_size.tokens() as usize * 4).map(|block| local_hash(block, [], seed)).collect()
 }
 
+/// Local hashes of plain tokens that arrive in pieces, cut anywhere; the same as [`local_hashes`] of them all.
+#[derive(Debug)]
+pub struct BlockHasher {
+    block_bytes: usize,
+    seed: u64,
+    /// Begin of a block, or nothing.
+    begun: Vec<u8>,
+    hashes: Vec<LocalHash>,
+}
+
+impl BlockHasher {
+    /// A hasher of blocks of a size in a namespace.
+    #[must_use]
+    pub fn new(block_size: BlockSize, namespace: Namespace) -> Self {
+        let block_bytes = block_size.tokens() as usize * 4;
+        Self { block_bytes, seed: namespace.seed(), begun: Vec::new(), hashes: Vec::new() }
+    }
+
+    /// Takes the next bytes of the tokens.
+    pub fn push(&mut self, mut token_bytes: &[u8]) {
+        if !self.begun.is_empty() {
+            let missing = (self.block_bytes - self.begun.len()).min(token_bytes.len());
+            let (end, rest) = token_bytes.split_at(missing);
+            self.begun.extend_from_slice(end);
+            token_bytes = rest;
+            if self.begun.len() < self.block_bytes {
+                return;
+            }
+            self.hashes.push(local_hash(&self.begun, [], self.seed));
+            self.begun.clear();
+        }
+        let blocks = token_bytes.chunks_exact(self.block_bytes);
+        self.begun.extend_from_slice(blocks.remainder());
+        self.hashes.extend(blocks.map(|block| local_hash(block, [], self.seed)));
+    }
+
+    /// Hashes of the whole blocks; an incomplete last block is ignored.
+    #[must_use]
+    pub fn finish(self) -> Vec<LocalHash> {
+        self.hashes
+    }
+}
+
 /// Next rolling hash: the first block's is its local hash, then XXH3-64, seed 1337, over the previous rolling hash and
 /// the local hash. Only Mooncake's `seq_hashes` use it.
 #[must_use]
@@ -111,6 +154,19 @@ mod tests {
             assert_eq!(rolled.collect::<Vec<_>>(), numbers(&ours["sequence_hashes"]), "{name}");
             let locals: Vec<_> = locals.iter().map(|local| local.0).collect();
             assert_eq!(locals, numbers(&ours["local_block_hashes"]), "{name}");
+        }
+    }
+
+    #[test]
+    fn tokens_hash_alike_however_they_are_cut() {
+        let bytes: Vec<u8> = (0..=255).cycle().take(16 * 4 * 5 + 7).collect();
+        let (size, namespace) = (BlockSize::new(16).expect("above zero"), Namespace { lora: None, salt: salt("s") });
+        let whole = local_hashes(&bytes, size, namespace);
+        assert_eq!(whole.len(), 5);
+        for piece_len in 1..bytes.len() {
+            let mut hasher = BlockHasher::new(size, namespace);
+            bytes.chunks(piece_len).for_each(|piece| hasher.push(piece));
+            assert_eq!(hasher.finish(), whole, "{piece_len}");
         }
     }
 

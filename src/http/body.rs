@@ -3,14 +3,17 @@
 //! JSON is read strictly: text after the value and bytes that are no UTF-8 are malformed (400); an array in place of
 //! an object, a known key twice, or a wrong type is a wrong shape (422).
 
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
 use axum::http::{HeaderMap, header};
 use bytes::{Bytes, BytesMut};
-use http_body_util::BodyExt;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Deserializer};
+use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::error::Error;
 
@@ -51,60 +54,122 @@ pub(crate) fn form(headers: &HeaderMap, binary_accepted: bool) -> Result<Form, E
     if plain || (suffixed && !kind.is_empty()) { Ok(Form::Json) } else { Err(refused) }
 }
 
-/// Reads a whole body of at most `limit` bytes. A body of one piece is not copied.
-pub(crate) async fn read(mut body: Body, limit: usize) -> Result<Bytes, Error> {
-    let claimed = body.size_hint().lower();
-    if claimed > limit as u64 {
-        discard(body, DISCARDED_BYTES_MAX).await;
-        return Err(Error::BodyTooLarge { limit });
-    }
-    let Some(first) = next_piece(&mut body).await? else {
-        return Ok(Bytes::new());
-    };
-    if first.len() > limit {
-        discard(body, DISCARDED_BYTES_MAX).await;
-        return Err(Error::BodyTooLarge { limit });
-    }
-    if body.is_end_stream() {
-        return Ok(first);
-    }
-    let mut whole =
-        BytesMut::with_capacity((claimed as usize).clamp(first.len(), PREALLOCATED_BYTES_MAX.max(first.len())));
-    whole.extend_from_slice(&first);
-    while let Some(piece) = next_piece(&mut body).await? {
-        if whole.len() + piece.len() > limit {
-            drop(whole);
-            discard(body, DISCARDED_BYTES_MAX).await;
-            return Err(Error::BodyTooLarge { limit });
-        }
-        whole.extend_from_slice(&piece);
-    }
-    Ok(whole.freeze())
+/// A body of at most so many bytes, piece by piece.
+pub(crate) struct Pieces {
+    body: Body,
+    limit: usize,
+    /// Bytes that came.
+    arrived: usize,
+    silence: Silence,
 }
 
-async fn next_piece(body: &mut Body) -> Result<Option<Bytes>, Error> {
-    loop {
-        match tokio::time::timeout(PIECE_TIMEOUT, body.frame()).await {
-            Err(_) => return Err(Error::RequestTimeout),
-            Ok(None) => return Ok(None),
-            Ok(Some(Err(error))) => return Err(Error::BrokenBody(error.to_string())),
-            Ok(Some(Ok(frame))) => {
-                if let Ok(data) = frame.into_data() {
-                    return Ok(Some(data));
+/// How long nothing has come. The timer is made at the first wait and set anew only when it runs out: arming one for
+/// each piece costs as much as a small piece itself.
+#[derive(Default)]
+struct Silence {
+    since: Option<Instant>,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl Pieces {
+    /// The pieces of `body`, which may be `limit` bytes long.
+    pub(crate) fn new(body: Body, limit: usize) -> Self {
+        Self { body, limit, arrived: 0, silence: Silence::default() }
+    }
+
+    /// Length of the body as its sender claims it, or as far as it is known.
+    pub(crate) fn claimed(&self) -> usize {
+        usize::try_from(self.body.size_hint().lower()).unwrap_or(usize::MAX).saturating_add(self.arrived)
+    }
+
+    /// True if no piece is left.
+    pub(crate) fn is_at_end(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    /// The next piece; none at the end. After an error the body is read no more.
+    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, Error> {
+        if self.claimed() > self.limit {
+            return self.refuse().await;
+        }
+        let piece = self.frame().await?;
+        self.arrived += piece.as_ref().map_or(0, Bytes::len);
+        if self.arrived > self.limit {
+            drop(piece);
+            return self.refuse().await;
+        }
+        Ok(piece)
+    }
+
+    /// All pieces. A body of one piece is not copied.
+    pub(crate) async fn whole(mut self) -> Result<Bytes, Error> {
+        let Some(first) = self.next().await? else {
+            return Ok(Bytes::new());
+        };
+        if self.is_at_end() {
+            return Ok(first);
+        }
+        let room = self.claimed().clamp(first.len(), PREALLOCATED_BYTES_MAX.max(first.len()));
+        let mut whole = BytesMut::with_capacity(room);
+        whole.extend_from_slice(&first);
+        drop(first);
+        while let Some(piece) = self.next().await? {
+            whole.extend_from_slice(&piece);
+        }
+        Ok(whole.freeze())
+    }
+
+    async fn frame(&mut self) -> Result<Option<Bytes>, Error> {
+        loop {
+            let Self { body, silence, .. } = self;
+            let frame = poll_fn(|cx| match Pin::new(&mut *body).poll_frame(cx) {
+                Poll::Ready(frame) => Poll::Ready(Some(frame)),
+                Poll::Pending => silence.poll_timeout(cx).map(|()| None),
+            });
+            let frame = frame.await.ok_or(Error::RequestTimeout)?;
+            silence.since = None;
+            match frame {
+                None => return Ok(None),
+                Some(Err(error)) => return Err(Error::BrokenBody(error.to_string())),
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        return Ok(Some(data));
+                    }
                 }
             }
         }
     }
+
+    /// Reads on for a while, so that the client can read the answer.
+    async fn refuse<T>(&mut self) -> Result<T, Error> {
+        let mut discarded = 0;
+        while discarded <= DISCARDED_BYTES_MAX
+            && let Ok(Some(piece)) = self.frame().await
+        {
+            discarded += piece.len();
+        }
+        Err(Error::BodyTooLarge { limit: self.limit })
+    }
 }
 
-async fn discard(mut body: Body, bytes_max: usize) {
-    let mut seen = 0;
-    while let Ok(Some(piece)) = next_piece(&mut body).await {
-        seen += piece.len();
-        if seen > bytes_max {
-            return;
+impl Silence {
+    /// Ready when nothing has come for too long; to be asked while nothing comes.
+    fn poll_timeout(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let end = *self.since.get_or_insert_with(Instant::now) + PIECE_TIMEOUT;
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(end)));
+        loop {
+            ready!(timer.as_mut().poll(cx));
+            if timer.deadline() >= end {
+                return Poll::Ready(());
+            }
+            timer.as_mut().reset(end);
         }
     }
+}
+
+/// Reads a whole body of at most `limit` bytes.
+pub(crate) async fn read(body: Body, limit: usize) -> Result<Bytes, Error> {
+    Pieces::new(body, limit).whole().await
 }
 
 /// Reads one JSON object of a known shape.

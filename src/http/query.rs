@@ -1,5 +1,7 @@
 //! `/query` and `/query_by_hash`: how many leading tokens of a prompt each worker holds, on which tier.
 
+mod read;
+
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, header};
@@ -10,12 +12,15 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::body::{self, Form, Params, present};
+use super::body::{self, Form, Pieces, present};
 use super::error::Error;
-use super::{AppState, mooncake, names, openapi, reply, scan};
+use super::{AppState, mooncake, names, openapi, reply};
 use crate::event::ExtraKey;
 use crate::ids::{BlockSize, IndexKey, LocalHash, Namespace};
+use crate::index::SharedIndex;
 use crate::{hash, wire};
+use read::Asked;
+pub(crate) use read::tokens_json;
 
 /// Body of `/query` and `/explain`.
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -130,23 +135,20 @@ pub(crate) async fn query(State(state): State<AppState>, request: Request<Body>)
     state.check_ready()?;
     let form = body::form(request.headers(), true)?;
     let (parts, body) = request.into_parts();
-    let bytes = body::read(body, state.config.query_body_bytes_max).await?;
-    let (query, target) = match form {
-        Form::Binary => binary_tokens(&bytes, &Params::parse(parts.uri.query())?)?,
-        Form::Json => {
-            let query = tokens_json(&bytes)?;
-            if query.model_name.is_none() && mooncake::is_dialect(&bytes) {
-                return mooncake::query(&state, &bytes).map(json);
+    let pieces = Pieces::new(body, state.config.query_body_bytes_max);
+    let (target, index, prompt) = match form {
+        Form::Binary => read::binary_tokens(&state, parts.uri.query(), pieces).await?,
+        Form::Json => match read::tokens(pieces).await? {
+            Asked::Mooncake(text) => return mooncake::query(&state, &text).map(json),
+            Asked::Plain(query) => {
+                let target = query.target()?;
+                let index = state.index(&target.key)?;
+                let prompt = query.local_hashes(index.block_size())?;
+                (target, index, prompt)
             }
-            let target = query.target()?;
-            (query, target)
-        }
+        },
     };
-    drop(bytes);
-    let index = state.index(&target.key)?;
-    let prompt = query.local_hashes(index.block_size())?;
-    let answer = index.read().find(&prompt);
-    Ok(json(reply::query(&answer, index.block_size(), target.matched_only)))
+    Ok(answer(&index, &prompt, target.matched_only))
 }
 
 /// The same for a prompt that the caller has hashed.
@@ -169,78 +171,26 @@ pub(crate) async fn query_by_hash(State(state): State<AppState>, request: Reques
     state.check_ready()?;
     let form = body::form(request.headers(), true)?;
     let (parts, body) = request.into_parts();
-    let bytes = body::read(body, state.config.query_body_bytes_max).await?;
-    let (hashes, target) = match form {
-        Form::Binary => binary_hashes(&bytes, &Params::parse(parts.uri.query())?)?,
-        Form::Json => {
-            let query = hashes_json(&bytes)?;
-            if query.model_name.is_none() && mooncake::is_dialect(&bytes) {
-                return mooncake::query(&state, &bytes).map(json);
-            }
-            query.into_parts()?
-        }
+    let pieces = Pieces::new(body, state.config.query_body_bytes_max);
+    let (target, prompt) = match form {
+        Form::Binary => read::binary_hashes(parts.uri.query(), pieces).await?,
+        Form::Json => match read::hashes(pieces).await? {
+            Asked::Mooncake(text) => return mooncake::query(&state, &text).map(json),
+            Asked::Plain(query) => query.into_parts()?,
+        },
     };
-    let index = state.index(&target.key)?;
-    let answer = index.read().find(&hashes.0);
-    Ok(json(reply::query(&answer, index.block_size(), target.matched_only)))
+    Ok(answer(&*state.index(&target.key)?, &prompt, target.matched_only))
+}
+
+fn answer(index: &SharedIndex, prompt: &[LocalHash], matched_only: bool) -> Response {
+    // The lock is let go before the answer is written.
+    let answer = index.read().find(prompt);
+    json(reply::query(&answer, index.block_size(), matched_only))
 }
 
 /// A JSON answer that is already written.
 pub(crate) fn json(body: Bytes) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], body).into_response()
-}
-
-/// Reads a body of `/query`: the scanner first, the library where it gives up.
-pub(crate) fn tokens_json(bytes: &[u8]) -> Result<QueryBody, Error> {
-    if let Some(split) = scan::tokens(bytes)
-        && let Ok(query) = body::json::<QueryBody>(&split.rest)
-    {
-        return Ok(QueryBody { token_ids: Some(TokenBytes(split.numbers.into())), ..query });
-    }
-    body::json(bytes)
-}
-
-fn hashes_json(bytes: &[u8]) -> Result<HashQueryBody, Error> {
-    if let Some(split) = scan::hashes(bytes)
-        && let Ok(query) = body::json::<HashQueryBody>(&split.rest)
-    {
-        return Ok(HashQueryBody { block_hashes: Some(Hashes(split.numbers)), ..query });
-    }
-    body::json(bytes)
-}
-
-fn binary_tokens(bytes: &Bytes, params: &Params) -> Result<(QueryBody, Target), Error> {
-    if !bytes.len().is_multiple_of(4) {
-        return Err(Error::InvalidBody(format!("{} bytes are no whole number of 4-byte tokens", bytes.len())));
-    }
-    let target = Target { key: names::key_from_params(params)?, matched_only: flag(params, "matched_only")? };
-    let query = QueryBody {
-        token_ids: Some(TokenBytes(bytes.clone())),
-        lora_name: params.get("lora_name").map(str::to_owned),
-        lora_id: params.parsed("lora_id")?,
-        cache_salt: params.get("cache_salt").map(str::to_owned),
-        ..QueryBody::default()
-    };
-    Ok((query, target))
-}
-
-fn binary_hashes(bytes: &[u8], params: &Params) -> Result<(Hashes, Target), Error> {
-    let chunks = bytes.chunks_exact(8);
-    if !chunks.remainder().is_empty() {
-        return Err(Error::InvalidBody(format!("{} bytes are no whole number of 8-byte hashes", bytes.len())));
-    }
-    let target = Target { key: names::key_from_params(params)?, matched_only: flag(params, "matched_only")? };
-    refuse_salt(params.get("cache_salt"))?;
-    let hash = |chunk: &[u8]| LocalHash(u64::from_le_bytes(chunk.try_into().expect("chunks of eight bytes")));
-    Ok((Hashes(chunks.map(hash).collect()), target))
-}
-
-fn flag(params: &Params, name: &str) -> Result<bool, Error> {
-    match params.get(name) {
-        None | Some("false" | "0") => Ok(false),
-        Some("true" | "1" | "") => Ok(true),
-        Some(other) => Err(Error::InvalidQuery(format!("bad value `{other}` of `{name}`"))),
-    }
 }
 
 pub(super) fn refuse_salt(salt: Option<&str>) -> Result<(), Error> {
@@ -277,7 +227,7 @@ impl QueryBody {
 }
 
 impl HashQueryBody {
-    fn into_parts(self) -> Result<(Hashes, Target), Error> {
+    fn into_parts(self) -> Result<(Target, Vec<LocalHash>), Error> {
         let Some(hashes) = self.block_hashes else {
             return Err(Error::field("block_hashes", "missing field"));
         };
@@ -285,18 +235,23 @@ impl HashQueryBody {
         let model = names::model(self.model_name, [&self.model, &self.modelname])?;
         refuse_salt(self.cache_salt.as_deref())?;
         let key = IndexKey { model, tenant: tenant.unwrap_or_default() };
-        Ok((hashes, Target { key, matched_only: self.matched_only.unwrap_or(false) }))
+        Ok((Target { key, matched_only: self.matched_only.unwrap_or(false) }, hashes.0))
     }
 }
 
 impl Separation<'_> {
+    /// What names and salt alone select.
+    fn namespace(self) -> Namespace {
+        Namespace {
+            lora: self.lora_name.and_then(hash::lora_name).or_else(|| self.lora_id.map(hash::lora_id)),
+            salt: self.cache_salt.and_then(hash::salt),
+        }
+    }
+
     /// Local hashes of the whole blocks in `token_bytes`.
     pub(crate) fn local_hashes(self, token_bytes: &[u8], block_size: BlockSize) -> Result<Vec<LocalHash>, Error> {
         let lora_name = self.lora_name.filter(|name| !name.is_empty());
-        let mut namespace = Namespace {
-            lora: lora_name.and_then(hash::lora_name).or_else(|| self.lora_id.map(hash::lora_id)),
-            salt: self.cache_salt.and_then(hash::salt),
-        };
+        let mut namespace = self.namespace();
         let Some(entries) = self.extra_keys else {
             return Ok(hash::local_hashes(token_bytes, block_size, namespace));
         };

@@ -218,10 +218,131 @@ fn exchanges(out: &mut impl std::io::Write) -> std::io::Result<()> {
     Ok(())
 }
 
+/// A way to fill an index.
+struct Fill {
+    name: &'static str,
+    owners: u64,
+    /// Pairs of block and owner.
+    pairs: u64,
+    /// Every owner has sequences of its own.
+    unique: bool,
+    /// Every owner has a chain seed of its own.
+    chained: bool,
+    /// Blocks at a time: 512, or 1 to 4 behind what a sequence has, many sequences at a time.
+    short: bool,
+}
+
+const FILLS: [Fill; 8] = [
+    Fill { name: "unique", owners: 1, pairs: 1 << 20, unique: true, chained: false, short: false },
+    Fill { name: "unique", owners: 8, pairs: 1 << 22, unique: true, chained: false, short: false },
+    Fill { name: "unique", owners: 64, pairs: 1 << 20, unique: true, chained: false, short: false },
+    Fill { name: "unique, short appends", owners: 8, pairs: 1 << 21, unique: true, chained: false, short: true },
+    Fill { name: "unique", owners: 8, pairs: 5 << 20, unique: true, chained: false, short: false },
+    Fill { name: "same", owners: 64, pairs: 1 << 22, unique: false, chained: false, short: false },
+    Fill { name: "same, own chains", owners: 8, pairs: 1 << 21, unique: false, chained: true, short: false },
+    Fill {
+        name: "same, own chains, short appends",
+        owners: 8,
+        pairs: 1 << 21,
+        unique: false,
+        chained: true,
+        short: true,
+    },
+];
+
+/// Blocks of a sequence in the memory rows.
+const DEPTH: u64 = 512;
+/// Sequences that grow at a time with short appends.
+const OPEN: u64 = 32;
+
+impl Fill {
+    fn batch(&self, owner: u64, sequence: u64, range: std::ops::Range<u64>) -> Batch {
+        let sequence = if self.unique { (owner + 1) << 24 | sequence } else { sequence };
+        store(sequence, range, if self.chained { mix(owner + 1) } else { 0 })
+    }
+
+    fn run(&self, index: &mut PrefixIndex, ids: &[OwnerId]) {
+        let sequences = self.pairs / self.owners / DEPTH;
+        if !self.short {
+            for sequence in 0..sequences {
+                for (owner, id) in (0..).zip(ids) {
+                    index.apply(*id, &self.batch(owner, sequence, 0..DEPTH), CONTEXT);
+                }
+            }
+            return;
+        }
+        for first in (0..sequences).step_by(OPEN as usize) {
+            let mut done = vec![0; ids.len() * OPEN as usize];
+            while done.iter().any(|done| *done < DEPTH) {
+                for (at, done) in (0..).zip(&mut done) {
+                    let (owner, sequence) = (at / OPEN, first + at % OPEN);
+                    let end = DEPTH.min(*done + 1 + mix(at << 32 | *done) % 4);
+                    if *done < end && sequence < sequences {
+                        index.apply(ids[owner as usize], &self.batch(owner, sequence, *done..end), CONTEXT);
+                    }
+                    *done = end;
+                }
+            }
+        }
+    }
+
+    /// Fills an index in a process of its own, so that memory of other rows does not count.
+    fn measure(&self, out: &mut impl std::io::Write) -> std::io::Result<()> {
+        let warm = index(self.owners);
+        let before = rss();
+        let (mut index, ids) = index(self.owners);
+        let start = Instant::now();
+        self.run(&mut index, &ids);
+        let nanos = start.elapsed().as_nanos() as f64;
+        let bytes = rss().saturating_sub(before) as f64;
+        let pairs = index.stats().held_blocks as f64;
+        drop(warm);
+        writeln!(
+            out,
+            "memory {}, {} owners, {pairs} pairs: {:.2} bytes/pair resident, {:.0} ns per block with making it; {:?}",
+            self.name,
+            self.owners,
+            bytes / pairs,
+            nanos / pairs,
+            index.stats()
+        )
+    }
+}
+
+/// Every fill in a child process.
+fn memory() -> std::io::Result<()> {
+    for number in 0..FILLS.len() {
+        let myself = std::env::current_exe()?;
+        std::process::Command::new(myself).args(["fill", &number.to_string()]).status()?;
+    }
+    Ok(())
+}
+
+/// Words choose what runs (`finds`, `applies`, `churn`, `exchanges`, `memory`); without one, all of it.
 fn main() -> std::io::Result<()> {
-    let mut out = std::io::stdout().lock();
-    finds(&mut out)?;
-    applies(&mut out)?;
-    churn(&mut out)?;
-    exchanges(&mut out)
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
+    let mut out = std::io::stdout();
+    if let [word, number] = &words[..]
+        && word == "fill"
+    {
+        let fill = number.parse().ok().and_then(|number: usize| FILLS.get(number));
+        return fill.map_or(Ok(()), |fill| fill.measure(&mut out));
+    }
+    let wanted = |word: &str| words.is_empty() || words.iter().any(|other| other == word);
+    if wanted("finds") {
+        finds(&mut out)?;
+    }
+    if wanted("applies") {
+        applies(&mut out)?;
+    }
+    if wanted("churn") {
+        churn(&mut out)?;
+    }
+    if wanted("exchanges") {
+        exchanges(&mut out)?;
+    }
+    if wanted("memory") {
+        memory()?;
+    }
+    Ok(())
 }

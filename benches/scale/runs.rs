@@ -46,8 +46,8 @@ fn owners(short: bool) -> Vec<Table> {
             let (index, _) = held(*count, depth, staggered);
             let query = query(ASKED, depth);
             let answer = index.find(&query);
-            assert_eq!(answer.owners.len() as u64, *count);
-            assert!(answer.owners.iter().all(|row| row.device > 0), "every owner matches");
+            assert_eq!(answer.owners().count() as u64, *count);
+            assert!(answer.owners().all(|row| row.device > 0), "every owner matches");
             (*count as f64, micros_per_call(round(short), || drop(black_box(index.find(black_box(&query))))))
         });
         let name = format!("{depth} blocks{}", if staggered { ", staggered" } else { "" });
@@ -65,7 +65,7 @@ fn lengths(short: bool) -> Vec<Table> {
         let (index, _) = held(owners, deepest, false);
         let points = depths.iter().map(|depth| {
             let query = query(ASKED, *depth);
-            assert!(index.find(&query).owners.iter().all(|row| row.device == *depth));
+            assert!(index.find(&query).owners().all(|row| row.device == *depth));
             (f64::from(*depth), micros_per_call(round(short), || drop(black_box(index.find(black_box(&query))))))
         });
         (format!("{owners} owners"), points.collect())
@@ -183,7 +183,7 @@ fn queries_beside(rate: u64, time: Duration) -> Vec<f64> {
             let before = Instant::now();
             let answer = shared.read().find(black_box(&asked));
             samples.push(before.elapsed().as_nanos() as f64 / 1e3);
-            assert!(answer.owners.iter().all(|row| row.device == DEPTH));
+            assert!(answer.owners().all(|row| row.device == DEPTH));
         }
         stop.store(true, Ordering::Relaxed);
         samples

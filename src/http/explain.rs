@@ -106,7 +106,7 @@ pub(super) async fn explain(State(state): State<AppState>, request: Request<Body
     };
     let mut owners: Vec<_> = explanations
         .into_iter()
-        .filter(|explanation| !target.matched_only || explanation.answer.disk > 0)
+        .filter(|explanation| !target.matched_only || explanation.total_end.blocks > 0)
         .map(|explanation| OwnerExplained::new(explanation, block_size))
         .collect();
     owners.sort_by(|a, b| (&a.instance_id, a.dp_rank).cmp(&(&b.instance_id, b.dp_rank)));
@@ -132,8 +132,8 @@ fn look_elsewhere(index: &PrefixIndex, explanations: &mut [Explanation], asked: 
         if prompt == own {
             continue;
         }
-        for row in index.find(&prompt).owners.into_iter().filter(|row| row.disk > 0) {
-            elsewhere.entry(row.owner).or_default().push((namespace, row.disk));
+        for row in index.find(&prompt).owners().filter(|row| row.disk > 0) {
+            elsewhere.entry(row.owner.clone()).or_default().push((namespace, row.disk));
         }
     }
     for explanation in explanations {
@@ -153,8 +153,8 @@ impl OwnerExplained {
         Self {
             instance_id: explanation.owner.instance,
             dp_rank: explanation.owner.rank.0,
-            registered: explanation.answer.registered,
-            trust: TrustView::from(&explanation.answer.trust),
+            registered: explanation.registered,
+            trust: TrustView::from(&explanation.trust),
             device: End::new(&explanation.device_end, block_size),
             all_tiers: End::new(&explanation.total_end, block_size),
         }

@@ -69,7 +69,7 @@ pub(crate) fn query(state: &AppState, bytes: &[u8]) -> Result<Bytes, Error> {
     if let Some(requested) = body.block_size.filter(|requested| *requested != u64::from(block_size.tokens())) {
         return Err(Error::QueryBlockSize { key, existing: block_size, requested });
     }
-    let mut answer = if let Some(tokens) = &body.token_ids {
+    let answer = if let Some(tokens) = &body.token_ids {
         let separation = Separation {
             lora_name: body.lora_name.as_deref(),
             lora_id: body.lora_id,
@@ -85,22 +85,20 @@ pub(crate) fn query(state: &AppState, bytes: &[u8]) -> Result<Bytes, Error> {
     } else {
         return Err(Error::field("token_ids", "neither token_ids nor seq_hashes"));
     };
-    if let Some(wanted) = body.instance_id {
-        answer.owners.retain(|row| row.owner.instance == wanted);
-    }
-    Ok(reply(&answer, &key.tenant, block_size))
+    Ok(reply(&answer, body.instance_id.as_ref(), (&key.tenant, block_size)))
 }
 
 /// `{tenant: {instance: {longest_matched, GPU, DP, CPU, DISK, XPU}}}`, in tokens.
-fn reply(answer: &Answer, tenant: &TenantId, block_size: BlockSize) -> Bytes {
+fn reply(answer: &Answer, wanted: Option<&InstanceId>, (tenant, block_size): (&TenantId, BlockSize)) -> Bytes {
     let tokens = u64::from(block_size.tokens());
-    let rows = rows(answer, false);
+    let mut rows = rows(answer, false);
+    rows.retain(|row| wanted.is_none_or(|wanted| row.owner.instance == *wanted));
     let mut out = Vec::with_capacity(64 + rows.len() * 96);
     out.push(b'{');
     serde_json::to_writer(&mut out, tenant.as_str()).expect("writing a text into memory cannot fail");
     out.extend_from_slice(b":{");
     for (nth, ranks) in by_instance(&rows).enumerate() {
-        let most = |blocks: &dyn Fn(&OwnerAnswer) -> u32| {
+        let most = |blocks: &dyn Fn(&OwnerAnswer<'_>) -> u32| {
             ranks.iter().map(|row| u64::from(blocks(row)) * tokens).max().unwrap_or(0)
         };
         let device = most(&|row| row.own_prefix[0]);
@@ -152,8 +150,9 @@ mod tests {
 
     #[test]
     fn media_are_counted_apart_and_ranks_by_all_media() {
-        let row = |rank, disk, own_prefix: [u32; 3]| OwnerAnswer {
-            owner: Owner::new(7, rank),
+        let owners = [Owner::new(7, 0), Owner::new(7, 1), Owner::new(8, 0)];
+        let row = |at: usize, disk, own_prefix: [u32; 3]| OwnerAnswer {
+            owner: &owners[at],
             registered: true,
             device: own_prefix[0],
             host_pinned: disk,
@@ -161,8 +160,9 @@ mod tests {
             own_prefix,
             trust: Trust::default(),
         };
-        let answer = Answer { owners: vec![row(0, 2, [2, 0, 0]), row(1, 4, [1, 4, 0])], frequencies: vec![2, 1] };
-        let text = reply(&answer, &"default".into(), BlockSize::new(64).unwrap());
+        let rows = [row(0, 2, [2, 0, 0]), row(1, 4, [1, 4, 0]), row(2, 1, [1, 0, 0])];
+        let wanted = &owners[0].instance;
+        let text = reply(&Answer::of(&rows, &[3, 1]), Some(wanted), (&"default".into(), BlockSize::new(64).unwrap()));
         assert_eq!(
             text,
             r#"{"default":{"7":{"longest_matched":256,"GPU":128,"DP":{"0":128,"1":256},"CPU":256,"DISK":0,"XPU":128}}}"#

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use bytes::Bytes;
 
 use crate::ids::{BlockSize, InstanceId};
-use crate::index::{Answer, OwnerAnswer};
+use crate::index::{Answer, Frequencies, OwnerAnswer};
 use crate::trust::{State, Trust};
 
 /// The documented answer: `scores`, `frequencies`, `instances`, in tokens.
@@ -32,22 +32,23 @@ pub(crate) fn query(answer: &Answer, block_size: BlockSize, matched_only: bool) 
 }
 
 /// Rows to show, instance by instance.
-pub(super) fn rows(answer: &Answer, matched_only: bool) -> Vec<&OwnerAnswer> {
-    let mut rows: Vec<_> = answer.owners.iter().filter(|row| !matched_only || row.disk > 0).collect();
+pub(super) fn rows(answer: &Answer, matched_only: bool) -> Vec<OwnerAnswer<'_>> {
+    let mut rows: Vec<_> = answer.owners().filter(|row| !matched_only || row.disk > 0).collect();
     if !rows.is_sorted_by(|a, b| a.owner <= b.owner) {
-        rows.sort_unstable_by(|a, b| a.owner.cmp(&b.owner));
+        rows.sort_unstable_by(|a, b| a.owner.cmp(b.owner));
     }
     rows
 }
 
 /// Runs of rows of one instance.
-pub(super) fn by_instance<'a, 'b>(rows: &'b [&'a OwnerAnswer]) -> impl Iterator<Item = &'b [&'a OwnerAnswer]> {
+pub(super) fn by_instance<'a, 'b>(rows: &'b [OwnerAnswer<'a>]) -> impl Iterator<Item = &'b [OwnerAnswer<'a>]> {
     rows.chunk_by(|a, b| a.owner.instance == b.owner.instance)
 }
 
-fn instance(out: &mut Vec<u8>, ranks: &[&OwnerAnswer], tokens: u64) {
-    let most =
-        |blocks: fn(&OwnerAnswer) -> u32| ranks.iter().map(|row| u64::from(blocks(row)) * tokens).max().unwrap_or(0);
+fn instance(out: &mut Vec<u8>, ranks: &[OwnerAnswer<'_>], tokens: u64) {
+    let most = |blocks: fn(&OwnerAnswer<'_>) -> u32| {
+        ranks.iter().map(|row| u64::from(blocks(row)) * tokens).max().unwrap_or(0)
+    };
     let disk = most(|row| row.disk);
     out.extend_from_slice(b"{\"longest_matched\":");
     number(out, disk);
@@ -82,7 +83,7 @@ fn write_trust(out: &mut Vec<u8>, trust: &Trust) {
 }
 
 /// `"rank":tokens` for each row.
-pub(super) fn ranks_and(out: &mut Vec<u8>, ranks: &[&OwnerAnswer], tokens: impl Fn(&OwnerAnswer) -> u64) {
+pub(super) fn ranks_and(out: &mut Vec<u8>, ranks: &[OwnerAnswer<'_>], tokens: impl Fn(&OwnerAnswer<'_>) -> u64) {
     for (nth, row) in ranks.iter().enumerate() {
         out.extend_from_slice(if nth == 0 { b"\"" } else { b",\"" });
         number(out, u64::from(row.owner.rank.0));
@@ -110,21 +111,14 @@ pub(super) fn key(out: &mut Vec<u8>, nth: usize, instance: &InstanceId) {
 }
 
 /// Long runs of one number are the rule: each is formatted once.
-fn frequencies(out: &mut Vec<u8>, counts: &[u32]) {
+fn frequencies(out: &mut Vec<u8>, counts: &Frequencies) {
     let mut text = Vec::with_capacity(12);
-    let mut written = None;
-    for count in counts {
-        if written != Some(count) {
-            text.clear();
-            if written.is_some() {
-                text.push(b',');
-            }
-            number(&mut text, u64::from(*count));
-        } else if text[0] != b',' {
-            text.insert(0, b',');
-        }
-        out.extend_from_slice(&text);
-        written = Some(count);
+    for (nth, (count, blocks)) in counts.runs().enumerate() {
+        text.clear();
+        text.push(b',');
+        number(&mut text, u64::from(count));
+        out.extend_from_slice(&text[usize::from(nth == 0)..]);
+        (1..blocks).for_each(|_| out.extend_from_slice(&text));
     }
 }
 
@@ -143,7 +137,7 @@ mod tests {
     use crate::ids::Owner;
     use crate::trust::Reason;
 
-    fn row(owner: Owner, [device, host_pinned, disk]: [u32; 3]) -> OwnerAnswer {
+    fn row(owner: &Owner, [device, host_pinned, disk]: [u32; 3]) -> OwnerAnswer<'_> {
         OwnerAnswer { owner, registered: true, device, host_pinned, disk, own_prefix: [0; 3], trust: Trust::default() }
     }
 
@@ -155,9 +149,9 @@ mod tests {
 
     #[test]
     fn rows_of_one_instance_stand_together_in_tokens() {
-        let owners =
-            vec![row(Owner::new(7, 1), [3, 4, 6]), row(Owner::new(1, 0), [0, 0, 0]), row(Owner::new(7, 0), [1, 5, 5])];
-        let answer = Answer { owners, frequencies: vec![2, 1, 1] };
+        let [late, first, early] = [Owner::new(7, 1), Owner::new(1, 0), Owner::new(7, 0)];
+        let rows = [row(&late, [3, 4, 6]), row(&first, [0, 0, 0]), row(&early, [1, 5, 5])];
+        let answer = Answer::of(&rows, &[2, 1, 1]);
         assert_eq!(
             text(&answer, false),
             r#"{"scores":{"1":{"0":0},"7":{"0":4,"1":12}},"frequencies":[2,1,1],"instances":{"1":{"longest_matched":0,"gpu":0,"dp":{"0":0},"cpu":0,"disk":0},"7":{"longest_matched":24,"gpu":12,"dp":{"0":4,"1":12},"cpu":20,"disk":24}}}"#
@@ -170,9 +164,9 @@ mod tests {
 
     #[test]
     fn the_worst_trust_of_the_ranks_is_shown_and_exact_is_not() {
-        let mut doubtful = row(Owner::new(1, 1), [0; 3]);
-        doubtful.trust = Trust::with(Reason::Gap, 5);
-        let answer = Answer { owners: vec![row(Owner::new(1, 0), [0; 3]), doubtful], frequencies: Vec::new() };
+        let owners = [Owner::new(1, 0), Owner::new(1, 1)];
+        let doubtful = OwnerAnswer { trust: Trust::with(Reason::Gap, 5), ..row(&owners[1], [0; 3]) };
+        let answer = Answer::of(&[row(&owners[0], [0; 3]), doubtful], &[]);
         assert!(
             text(&answer, false).contains(r#""disk":0,"trust":{"state":"degraded","reasons":["gap"],"since_ms":5}}"#)
         );
@@ -181,7 +175,7 @@ mod tests {
     #[test]
     fn text_ids_are_escaped() {
         let owner = Owner { instance: InstanceId::parse("a\"b\\ü").unwrap(), rank: crate::ids::DpRank(0) };
-        let answer = Answer { owners: vec![row(owner, [1; 3])], frequencies: vec![1] };
+        let answer = Answer::of(&[row(&owner, [1; 3])], &[1]);
         assert!(text(&answer, false).starts_with(r#"{"scores":{"a\"b\\ü":{"0":4}}"#));
     }
 
@@ -189,7 +183,7 @@ mod tests {
     fn frequencies_are_written_run_by_run() {
         for counts in [vec![], vec![7], vec![7, 7, 7], vec![12, 12, 3, 3, 3, 1, 100, 1], vec![0, 0]] {
             let mut out = Vec::new();
-            frequencies(&mut out, &counts);
+            frequencies(&mut out, &Frequencies::of(&counts));
             let want = counts.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
             assert_eq!(String::from_utf8(out).unwrap(), want);
         }

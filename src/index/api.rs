@@ -49,41 +49,15 @@ pub enum Clear {
     NewLife,
 }
 
-/// Answer of [`PrefixIndex::find`].
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Answer {
-    /// Every registered worker owner (zeros included) and every other owner that matched, in order of owner.
-    pub owners: Vec<OwnerAnswer>,
-    /// `frequencies[i]` = owners whose device prefix covers block i; as long as the longest device prefix.
-    pub frequencies: Vec<u32>,
-}
-
-/// One row of an answer, in blocks, cumulative: `device <= host_pinned <= disk`; `disk` includes the external tier.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OwnerAnswer {
-    /// Whose row this is.
-    pub owner: Owner,
-    /// Registered, not only named by batches.
-    pub registered: bool,
-    /// Prefix on the device.
-    pub device: u32,
-    /// The device prefix and how host memory goes on from it.
-    pub host_pinned: u32,
-    /// The host prefix and how disk, then external storage go on from it.
-    pub disk: u32,
-    /// Not cumulative: the owner's own prefix from the root on one tier alone, as Mooncake counts (device, host, disk+external).
-    pub own_prefix: [u32; 3],
-    /// How far the row can be believed.
-    pub trust: Trust,
-}
-
 /// Why a match ends where it ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explanation {
     /// Whose match this is.
     pub owner: Owner,
-    /// The owner's row in the answer.
-    pub answer: OwnerAnswer,
+    /// Registered, not only named by batches.
+    pub registered: bool,
+    /// How far the owner's blocks can be believed.
+    pub trust: Trust,
     /// End of the device prefix.
     pub device_end: MatchEnd,
     /// The cumulative end over all tiers.

@@ -3,7 +3,8 @@
 
 use smallvec::SmallVec;
 
-use super::find::{DEVICE, DISK, EXTERNAL, HOST, Path, Prefix};
+use super::answer::Prefix;
+use super::find::{DEVICE, DISK, EXTERNAL, HOST, Path};
 use super::holders::Slot;
 use super::index::PrefixIndex;
 use super::owner::{HELD, OwnerState};

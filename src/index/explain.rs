@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::api::{Explanation, MatchEnd, OwnerAnswer, StopReason};
+use super::answer::Prefixes;
+use super::api::{Explanation, MatchEnd, StopReason};
 use super::detail;
 use super::dump;
 use super::find::{DEVICE, DISK, EXTERNAL, HOST, Path};
@@ -29,15 +30,8 @@ impl PrefixIndex {
             let case = Case { index: self, owner, slot: *slot, path: &path, query };
             explanations.push(Explanation {
                 owner: owner.owner.clone(),
-                answer: OwnerAnswer {
-                    owner: owner.owner.clone(),
-                    registered: owner.registered,
-                    device: prefix.device,
-                    host_pinned: prefix.host_pinned,
-                    disk: prefix.disk,
-                    own_prefix: prefix.own,
-                    trust: owner.trust,
-                },
+                registered: owner.registered,
+                trust: owner.trust,
                 device_end: MatchEnd { blocks: prefix.device, reason: case.reason(prefix.device, DEVICE) },
                 total_end: MatchEnd { blocks: prefix.disk, reason: case.reason(prefix.disk, HELD) },
             });
@@ -59,8 +53,8 @@ impl PrefixIndex {
     }
 
     /// The content path as far as anybody has it, and device prefixes.
-    fn full_path(&self, query: &[LocalHash]) -> (Path, smallvec::SmallVec<[u32; 64]>) {
-        let (_, device) = self.walk(query);
+    fn full_path(&self, query: &[LocalHash]) -> (Path, Prefixes) {
+        let device = self.walk(query).device;
         let mut path = Path::new();
         let (mut node, mut from) = (ROOT, 0usize);
         while from < query.len() {

@@ -5,7 +5,7 @@
 
 use smallvec::SmallVec;
 
-use super::api::{Answer, OwnerAnswer};
+use super::answer::{Answer, Ends, Frequencies, Prefix, Prefixes};
 use super::detail;
 use super::holders::{Held, Slot, SlotSet, ones};
 use super::index::PrefixIndex;
@@ -25,22 +25,20 @@ pub(super) struct Step {
 /// Content path of a query, as far as anybody's blocks go.
 pub(super) type Path = SmallVec<[Step; 16]>;
 
-/// Device prefixes by slot.
-type Prefixes = SmallVec<[u32; 64]>;
-
 /// Rows of tiers, as bits.
 pub(super) const DEVICE: u8 = 1 << Tier::Device as u8;
 pub(super) const HOST: u8 = 1 << Tier::HostPinned as u8;
 pub(super) const DISK: u8 = 1 << Tier::Disk as u8;
 pub(super) const EXTERNAL: u8 = 1 << Tier::External as u8;
 
-/// Prefixes of one owner, in blocks.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Prefix {
-    pub(super) device: u32,
-    pub(super) host_pinned: u32,
-    pub(super) disk: u32,
-    pub(super) own: [u32; 3],
+/// What one walk along a query's content finds.
+pub(super) struct Walk {
+    /// As far as anybody's blocks go.
+    pub(super) path: Path,
+    /// Device prefixes by slot, of all owners in the common form.
+    pub(super) device: Prefixes,
+    /// The same, by where they end.
+    pub(super) ends: Ends,
 }
 
 impl PrefixIndex {
@@ -49,40 +47,25 @@ impl PrefixIndex {
     /// Cost goes by runs of blocks, not by blocks times owners.
     #[must_use]
     pub fn find(&self, query: &[LocalHash]) -> Answer {
-        let (path, device) = self.walk(query);
-        let mut answer = Answer { owners: Vec::with_capacity(self.order.len()), frequencies: Vec::new() };
-        let mut device_ends: Prefixes = SmallVec::new();
-        let plain = self.pools.is_empty();
-        for row in self.rows.iter().filter(|row| row.worker) {
-            let device = device[row.slot as usize];
-            let prefix = if row.plain && plain {
-                Prefix { device, host_pinned: device, disk: device, own: [device, 0, 0] }
-            } else {
-                self.prefix(row.slot, &path, device)
-            };
-            if prefix.device > 0 {
-                device_ends.push(prefix.device);
-            }
-            if row.registered || prefix.disk > 0 {
-                answer.owners.push(OwnerAnswer {
-                    owner: row.owner.clone(),
-                    registered: row.registered,
-                    device: prefix.device,
-                    host_pinned: prefix.host_pinned,
-                    disk: prefix.disk,
-                    own_prefix: prefix.own,
-                    trust: row.trust,
-                });
+        let Walk { path, device, mut ends } = self.walk(query);
+        let mut apart = Vec::new();
+        if self.beyond_device() {
+            let plain = self.pools.is_empty();
+            let rows = (0u32..).zip(self.rows.iter());
+            for (position, row) in rows.filter(|(_, row)| row.worker && !(row.plain && plain)) {
+                let prefix = self.prefix(row.slot, &path, device[row.slot as usize]);
+                if self.detailed.contains(row.slot) && prefix.device > 0 {
+                    ends.push((prefix.device, 1));
+                }
+                apart.push((position, prefix));
             }
         }
-        answer.frequencies = frequencies(device_ends);
-        answer
+        Answer::new(&self.rows, device, apart, Frequencies::from_ends(ends))
     }
 
     /// Content path and device prefixes of all owners in the common form.
-    pub(super) fn walk(&self, query: &[LocalHash]) -> (Path, Prefixes) {
-        let mut device: Prefixes = SmallVec::from_elem(0, self.slots.len());
-        let mut path = Path::new();
+    pub(super) fn walk(&self, query: &[LocalHash]) -> Walk {
+        let mut walk = Walk { path: Path::new(), device: SmallVec::from_elem(0, self.slots.len()), ends: Ends::new() };
         let mut alive = self.fast.clone();
         let mut any_alive = !alive.is_empty();
         let (mut node, mut from) = (ROOT, 0u32);
@@ -92,30 +75,31 @@ impl PrefixIndex {
                 break;
             };
             let len = common(self.tree.locals(child), rest);
-            path.push(Step { node: child, from, len });
+            let step = Step { node: child, from, len };
+            walk.path.push(step);
             if any_alive {
-                any_alive = self.device_step(&mut alive, &mut device, Step { node: child, from, len });
+                any_alive = self.device_step(&mut alive, &mut walk, step);
             }
+            from += len;
             if len < self.tree.node(child).len {
-                from += len;
                 break;
             }
-            (node, from) = (child, from + len);
+            node = child;
         }
-        for slot in alive.iter() {
-            device[slot as usize] = from;
+        if any_alive && from > 0 {
+            walk.end_all(&alive, from);
         }
-        (path, device)
+        walk
     }
 
     /// Drops owners whose device prefix ends in this node; true while some go on.
-    fn device_step(&self, alive: &mut SlotSet, device: &mut Prefixes, step: Step) -> bool {
+    fn device_step(&self, alive: &mut SlotSet, walk: &mut Walk, step: Step) -> bool {
         let holders = &self.tree.node(step.node).device;
         for (slot, cover) in &holders.partial {
             if alive.contains(*slot) {
                 let end = cover.run_end(0).min(step.len);
                 if end < step.len {
-                    device[*slot as usize] = step.from + end;
+                    walk.end(*slot, step.from + end);
                     alive.remove(*slot);
                 }
             }
@@ -136,7 +120,7 @@ impl PrefixIndex {
                     if whole {
                         kept |= 1 << bit;
                     } else {
-                        device[slot as usize] = step.from;
+                        walk.end(slot, step.from);
                     }
                 }
                 alive.set_word(index, word & !gone | kept);
@@ -159,7 +143,7 @@ impl PrefixIndex {
         if self.detailed.contains(slot) {
             return detail::prefix(self, owner, slot, path);
         }
-        let mut prefix = Prefix { device, host_pinned: device, disk: device, own: [device, 0, 0] };
+        let mut prefix = Prefix::of_device(device);
         let [_, host, disk, external] = owner.blocks;
         if host + disk + external == 0 && self.pools.is_empty() {
             return prefix;
@@ -221,6 +205,31 @@ impl PrefixIndex {
     }
 }
 
+impl Walk {
+    /// A device prefix ends.
+    fn end(&mut self, slot: Slot, end: u32) {
+        if end > 0 {
+            self.device[slot as usize] = end;
+            self.ends.push((end, 1));
+        }
+    }
+
+    /// All that are left end together.
+    fn end_all(&mut self, alive: &SlotSet, end: u32) {
+        let mut count = 0;
+        for (index, device) in self.device.chunks_mut(64).enumerate() {
+            let word = alive.word(index);
+            count += word.count_ones();
+            if word == u64::MAX {
+                device.fill(end);
+            } else {
+                ones(word).for_each(|bit| device[bit as usize] = end);
+            }
+        }
+        self.ends.push((end, count));
+    }
+}
+
 /// Goes on from block `from` of the query as long as `run_end` does, which tells for a step and an offset in its node
 /// where held blocks end.
 fn extend(path: &Path, from: u32, run_end: impl Fn(Step, u32) -> u32) -> u32 {
@@ -247,16 +256,6 @@ fn run_end(tree: &Tree, step: Step, off: u32, slot: Slot, rows: u8) -> u32 {
     let node = tree.node(step.node);
     let rows = (0..4).filter(|row| rows & 1 << row != 0);
     rows.map(|row| node.held(row, slot).run_end(off, step.len)).max().unwrap_or(off)
-}
-
-/// `frequencies[i]` = how many prefixes cover block i.
-fn frequencies(mut ends: Prefixes) -> Vec<u32> {
-    ends.sort_unstable();
-    let mut frequencies = Vec::with_capacity(ends.last().map_or(0, |end| *end as usize));
-    for (index, end) in ends.iter().enumerate() {
-        frequencies.resize(*end as usize, (ends.len() - index) as u32);
-    }
-    frequencies
 }
 
 /// Length of the common beginning of a node and a query.

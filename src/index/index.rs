@@ -1,7 +1,10 @@
 //! The index of one model and tenant: owners by slot, the tree, and the few ways to change them.
 
+use std::sync::Arc;
+
 use rustc_hash::FxHashMap;
 
+use super::answer::Row;
 use super::api::{ApplyContext, Clear, DumpBlock, Limits, OwnerId, OwnerReport, OwnerSpec, Stats};
 use super::dump;
 use super::holders::{Slot, SlotSet};
@@ -26,8 +29,9 @@ pub struct PrefixIndex {
     next_id: u32,
     /// All owners in the order of [`Owner`].
     pub(super) order: Vec<Slot>,
-    /// What answers need of each owner, parallel to `order`: close together, for the query.
-    pub(super) rows: Vec<Row>,
+    /// What answers need of each owner, parallel to `order`. Shared with answers, so it is changed only where something
+    /// differs.
+    pub(super) rows: Arc<Vec<Row>>,
     /// Position in `order` and `rows` by slot.
     row_of: Vec<u32>,
     /// Workers that the set walk answers for.
@@ -57,7 +61,7 @@ impl PrefixIndex {
             by_id: FxHashMap::default(),
             next_id: 0,
             order: Vec::new(),
-            rows: Vec::new(),
+            rows: Arc::default(),
             row_of: Vec::new(),
             fast: SlotSet::default(),
             detailed: SlotSet::default(),
@@ -148,7 +152,7 @@ impl PrefixIndex {
             .partition_point(|other| slots[*other as usize].as_deref().is_some_and(|other| other.owner < *owner));
         self.order.insert(position, slot);
         let row = Row { owner: owner.clone(), slot, registered: false, worker: false, plain: true, trust };
-        self.rows.insert(position, row);
+        Arc::make_mut(&mut self.rows).insert(position, row);
         self.number_rows();
         slot
     }
@@ -187,7 +191,7 @@ impl PrefixIndex {
             self.by_id.remove(&state.id);
         }
         self.order.retain(|other| *other != slot);
-        self.rows.retain(|row| row.slot != slot);
+        Arc::make_mut(&mut self.rows).retain(|row| row.slot != slot);
         self.number_rows();
         for set in [&mut self.fast, &mut self.detailed, &mut self.pools] {
             set.remove(slot);
@@ -290,11 +294,13 @@ impl PrefixIndex {
             return;
         };
         let (pool, detail) = (state.spec.role == Role::Store, state.needs_detail());
-        let row = &mut self.rows[self.row_of[slot as usize] as usize];
-        row.registered = state.registered;
-        row.worker = !pool;
-        row.plain = !detail && lower_blocks(state) == 0;
-        row.trust = state.trust;
+        let (position, plain) = (self.row_of[slot as usize] as usize, !detail && lower_blocks(state) == 0);
+        let row = &self.rows[position];
+        let kept = (row.registered, row.worker, row.plain, row.trust);
+        if kept != (state.registered, !pool, plain, state.trust) {
+            let row = &mut Arc::make_mut(&mut self.rows)[position];
+            (row.registered, row.worker, row.plain, row.trust) = (state.registered, !pool, plain, state.trust);
+        }
         self.lower_blocks = self.lower_count > 0;
         for (set, member) in
             [(&mut self.pools, pool), (&mut self.detailed, !pool && detail), (&mut self.fast, !pool && !detail)]
@@ -400,18 +406,6 @@ impl PrefixIndex {
             owners: self.order.len() as u64,
         }
     }
-}
-
-/// What an answer needs of one owner.
-#[derive(Debug)]
-pub(super) struct Row {
-    pub(super) owner: Owner,
-    pub(super) slot: Slot,
-    pub(super) registered: bool,
-    pub(super) worker: bool,
-    /// The set walk alone answers: no lower tiers, no walk block by block.
-    pub(super) plain: bool,
-    pub(super) trust: Trust,
 }
 
 fn lower_blocks(state: &OwnerState) -> u64 {

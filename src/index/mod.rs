@@ -9,6 +9,7 @@
 //!
 //! Invariants: the index never reads the clock, never waits, never fails; what an engine says is data and is counted.
 
+mod answer;
 mod api;
 mod detail;
 mod digest;
@@ -33,9 +34,10 @@ mod tree;
 mod view;
 mod wait;
 
+pub use answer::{Answer, Frequencies, OwnerAnswer};
 pub use api::{
-    Answer, ApplyContext, Clear, DumpBlock, Explanation, Limits, MatchEnd, OwnerAnswer, OwnerDigest, OwnerId,
-    OwnerReport, OwnerSpec, Stats, StopReason,
+    ApplyContext, Clear, DumpBlock, Explanation, Limits, MatchEnd, OwnerDigest, OwnerId, OwnerReport, OwnerSpec, Stats,
+    StopReason,
 };
 pub use image::ImportError;
 pub use index::PrefixIndex;

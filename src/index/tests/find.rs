@@ -82,7 +82,7 @@ fn lower_tiers_age_by_the_timestamps_of_batches() {
 fn frequencies_count_device_prefixes() {
     let mut told = Story::new();
     told.tell("a +1,2,3=ABC; b +1=A; c cpu +1,2=AB; d +1,2,3=ABC; d -2");
-    assert_eq!(told.index.find(&locals("ABCD", Namespace::default(), None)).frequencies, [3, 1, 1]);
+    assert_eq!(told.index.find(&locals("ABCD", Namespace::default(), None)).frequencies, Frequencies::of(&[3, 1, 1]));
     assert!(told.index.find(&locals("X", Namespace::default(), None)).frequencies.is_empty());
 }
 
@@ -90,7 +90,10 @@ fn frequencies_count_device_prefixes() {
 fn mooncakes_prefixes_stand_on_one_medium_each() {
     let mut told = Story::new();
     told.tell("w +1=A; w cpu +1,2,3=ABC; w disk +1,2=AB");
-    assert_eq!(told.index.find(&locals("ABC", Namespace::default(), None)).owners[0].own_prefix, [1, 3, 2]);
+    assert_eq!(
+        told.index.find(&locals("ABC", Namespace::default(), None)).owners().next().unwrap().own_prefix,
+        [1, 3, 2]
+    );
 }
 
 #[test]

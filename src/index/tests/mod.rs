@@ -131,10 +131,8 @@ impl Story {
 }
 
 fn rows(answer: &Answer) -> String {
-    let rows = answer
-        .owners
-        .iter()
-        .map(|row| format!("{} {}/{}/{}", row.owner.instance, row.device, row.host_pinned, row.disk));
+    let rows =
+        answer.owners().map(|row| format!("{} {}/{}/{}", row.owner.instance, row.device, row.host_pinned, row.disk));
     rows.collect::<Vec<_>>().join(" | ")
 }
 

@@ -97,8 +97,8 @@ fn answers(model: &Model, index: &PrefixIndex, query: &[LocalHash]) -> Result<()
     let found = index.find(query);
     let what = |name: &str| format!("{name} {:?}", query.iter().map(|local| local.0).collect::<Vec<_>>());
     same(what("find"), &shown(&found), &expected)?;
-    for row in &found.owners {
-        let id = index.owner_id(&row.owner).ok_or("an answer names an unknown owner")?;
+    for row in found.owners() {
+        let id = index.owner_id(row.owner).ok_or("an answer names an unknown owner")?;
         same(what("trust in the answer of"), &row.trust, &index.trust(id))?;
     }
     let mut rolling: Vec<u64> = Vec::new();
@@ -115,13 +115,13 @@ fn answers(model: &Model, index: &PrefixIndex, query: &[LocalHash]) -> Result<()
 }
 
 fn shown(answer: &index::Answer) -> Answer {
-    let row = |row: &index::OwnerAnswer| Row {
+    let row = |row: index::OwnerAnswer<'_>| Row {
         owner: row.owner.clone(),
         registered: row.registered,
         reach: [row.device, row.host_pinned, row.disk],
         own: row.own_prefix,
     };
-    let mut rows: Vec<Row> = answer.owners.iter().map(row).collect();
+    let mut rows: Vec<Row> = answer.owners().map(row).collect();
     rows.sort_by(|a, b| a.owner.cmp(&b.owner));
-    Answer { rows, frequencies: answer.frequencies.clone() }
+    Answer { rows, frequencies: answer.frequencies.iter().collect() }
 }

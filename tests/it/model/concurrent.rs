@@ -52,7 +52,8 @@ fn a_question_never_sees_half_a_batch() {
         });
         let mut seen = [0_u64; 2];
         while !ended.load(Ordering::Acquire) {
-            for row in shared.read().find(&query).owners {
+            let answer = shared.read().find(&query);
+            for row in answer.owners() {
                 assert!(row.device == 0 || row.device == BLOCKS, "half a batch: {row:?}");
                 seen[usize::from(row.device > 0)] += 1;
             }

@@ -58,7 +58,7 @@ impl Story {
     /// Device, host and disk blocks of the prompt 1, 2, .. `len`.
     fn matched(&self, len: u32) -> [u32; 3] {
         let answer = self.index.find(&query(len));
-        let row = answer.owners.iter().find(|row| row.owner == self.owner).expect("registered");
+        let row = answer.owners().find(|row| *row.owner == self.owner).expect("registered");
         [row.device, row.host_pinned, row.disk]
     }
 

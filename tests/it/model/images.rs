@@ -145,18 +145,14 @@ fn agree(a: &Life, b: &Life, owners: &[Owner], queries: &[Vec<LocalHash>]) -> Re
         same(&format!("{owner} digest anew"), &a.index.digest_from_records(there), &b.index.digest(here))?;
     }
     for query in queries {
-        let rows = |index: &PrefixIndex| {
+        let rows = |index: &PrefixIndex| -> Vec<_> {
             let answer = index.find(query);
-            answer
-                .owners
-                .into_iter()
-                .filter(|row| owners.contains(&row.owner))
-                .map(|mut row| {
-                    row.registered = false;
-                    row
-                })
-                .filter(|row| row.disk > 0)
-                .collect::<Vec<_>>()
+            let rows = answer.owners().filter(|row| owners.contains(row.owner) && row.disk > 0);
+            rows.map(|row| {
+                let reach = [row.device, row.host_pinned, row.disk];
+                (row.owner.clone(), reach, row.own_prefix, row.trust)
+            })
+            .collect()
         };
         same("find", &rows(&a.index), &rows(&b.index))?;
         let ends = |index: &PrefixIndex| {

@@ -9,7 +9,7 @@ use super::trace::{Router, Trace};
 use super::wire::{self, Payload};
 
 /// Who plays.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cast {
     pub(crate) workers: u64,
     pub(crate) naming: Naming,
@@ -57,6 +57,11 @@ impl<'a> Play<'a> {
             locals: HashMap::new(),
             at: 0,
         }
+    }
+
+    /// Who plays.
+    pub(crate) fn cast(&self) -> Cast {
+        self.cast
     }
 
     /// Number of the next request.

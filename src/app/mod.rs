@@ -100,7 +100,7 @@ impl App {
         let Config {
             host,
             port,
-            threads: _,
+            threads,
             workers,
             replicas,
             kubernetes,
@@ -136,8 +136,8 @@ impl App {
                 test_endpoints,
             },
         };
-        let server_limits =
-            ServerLimits { finish_timeout: STOP_MAX - STOP_RESERVE - limits.drain, ..ServerLimits::default() };
+        let finish_timeout = STOP_MAX - STOP_RESERVE - limits.drain;
+        let server_limits = ServerLimits { threads, finish_timeout, ..ServerLimits::default() };
         let server = serve(listener, router(AppState::new(services)), server_limits, http_stop.clone());
         tasks.spawn(async {
             server.await;

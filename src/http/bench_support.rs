@@ -9,6 +9,12 @@ pub fn scan_tokens(body: &[u8]) -> Option<usize> {
     super::scan::tokens(body).map(|split| split.numbers.len() / 4)
 }
 
+/// The same without vectors, whatever the processor has.
+#[must_use]
+pub fn scan_tokens_plainly(body: &[u8]) -> Option<usize> {
+    super::scan::spaced_tokens(body).map(|split| split.numbers.len() / 4)
+}
+
 /// Hashes that the scanner reads from the body of a query by hash; none if it leaves the body to the library.
 #[must_use]
 pub fn scan_hashes(body: &[u8]) -> Option<usize> {

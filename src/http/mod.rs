@@ -33,14 +33,13 @@ mod workers;
 
 use std::sync::Arc;
 
-use axum::Router;
 use axum::body::Body;
 use axum::http::Request;
 use bytes::Bytes;
 use tokio::sync::Semaphore;
 
 pub use access::AccessLog;
-pub use routes::PATHS;
+pub use routes::{PATHS, Routes};
 pub use server::{ServerLimits, serve};
 
 use crate::ids::IndexKey;
@@ -144,6 +143,6 @@ impl std::ops::Deref for AppState {
 }
 
 /// The whole API.
-pub fn router(state: AppState) -> Router {
-    routes::router(state)
+pub fn router(state: AppState) -> Routes {
+    Routes::new(state)
 }

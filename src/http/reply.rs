@@ -1,6 +1,6 @@
 //! Writes the answer of a query into one buffer: no tree of values, no map of texts.
 
-use std::io::Write as _;
+use std::ops::Range;
 
 use bytes::Bytes;
 
@@ -8,27 +8,67 @@ use crate::ids::{BlockSize, InstanceId};
 use crate::index::{Answer, Frequencies, OwnerAnswer};
 use crate::trust::{State, Trust};
 
+/// Bytes of one row in both maps with usual numbers, and of one frequency: what is reserved for them.
+const ROW_BYTES: usize = 144;
+const FREQUENCY_BYTES: usize = 4;
+
 /// The documented answer: `scores`, `frequencies`, `instances`, in tokens.
 pub(crate) fn query(answer: &Answer, block_size: BlockSize, matched_only: bool) -> Bytes {
     let tokens = u64::from(block_size.tokens());
     let rows = rows(answer, matched_only);
-    let mut out = Vec::with_capacity(64 + rows.len() * 160 + answer.frequencies.len() * 4);
+    let mut out = Vec::with_capacity(64 + rows.len() * ROW_BYTES + answer.frequencies.len() * FREQUENCY_BYTES);
     out.extend_from_slice(b"{\"scores\":{");
+    let mut same = Repeats::default();
     for (nth, ranks) in by_instance(&rows).enumerate() {
         key(&mut out, nth, &ranks[0].owner.instance);
-        out.push(b'{');
-        ranks_and(&mut out, ranks, |row| u64::from(row.device) * tokens);
-        out.push(b'}');
+        same.write(&mut out, ranks, |out, ranks| {
+            out.push(b'{');
+            ranks_and(out, ranks, |row| u64::from(row.device) * tokens);
+            out.push(b'}');
+        });
     }
     out.extend_from_slice(b"},\"frequencies\":[");
     frequencies(&mut out, &answer.frequencies);
     out.extend_from_slice(b"],\"instances\":{");
+    let mut same = Repeats::default();
     for (nth, ranks) in by_instance(&rows).enumerate() {
         key(&mut out, nth, &ranks[0].owner.instance);
-        instance(&mut out, ranks, tokens);
+        same.write(&mut out, ranks, |out, ranks| instance(out, ranks, tokens));
     }
     out.extend_from_slice(b"}}");
     Bytes::from(out)
+}
+
+/// Instances of one rank with equal numbers, which often follow each other: what was written for one is copied for the
+/// next.
+#[derive(Default)]
+struct Repeats<'a> {
+    last: Option<(OwnerAnswer<'a>, Range<usize>)>,
+}
+
+impl<'a> Repeats<'a> {
+    fn write(
+        &mut self,
+        out: &mut Vec<u8>,
+        ranks: &[OwnerAnswer<'a>],
+        write: impl FnOnce(&mut Vec<u8>, &[OwnerAnswer<'_>]),
+    ) {
+        let from = out.len();
+        match (&self.last, ranks) {
+            (Some((last, text)), [row]) if alike(last, row) => return out.extend_from_within(text.clone()),
+            _ => write(out, ranks),
+        }
+        self.last = match ranks {
+            [row] => Some((*row, from..out.len())),
+            _ => None,
+        };
+    }
+}
+
+/// True if two rows differ in their instance only.
+fn alike(a: &OwnerAnswer<'_>, b: &OwnerAnswer<'_>) -> bool {
+    let shown = |row: &OwnerAnswer<'_>| (row.owner.rank, row.device, row.host_pinned, row.disk, row.trust);
+    shown(a) == shown(b)
 }
 
 /// Rows to show, instance by instance.
@@ -110,25 +150,27 @@ pub(super) fn key(out: &mut Vec<u8>, nth: usize, instance: &InstanceId) {
     out.push(b':');
 }
 
-/// Long runs of one number are the rule: each is formatted once.
+/// Each run of one number is formatted once and copied, twice as much each time.
 fn frequencies(out: &mut Vec<u8>, counts: &Frequencies) {
-    let mut text = Vec::with_capacity(12);
-    for (nth, (count, blocks)) in counts.runs().enumerate() {
-        text.clear();
-        text.push(b',');
-        number(&mut text, u64::from(count));
-        out.extend_from_slice(&text[usize::from(nth == 0)..]);
-        (1..blocks).for_each(|_| out.extend_from_slice(&text));
+    for (count, blocks) in counts.runs() {
+        let from = out.len();
+        number(out, u64::from(count));
+        out.push(b',');
+        let end = from + (out.len() - from) * blocks as usize;
+        while out.len() < end {
+            let more = (out.len() - from).min(end - out.len());
+            out.extend_from_within(from..from + more);
+        }
+    }
+    if !counts.is_empty() {
+        // The comma behind the last number.
+        out.pop();
     }
 }
 
 /// A decimal number.
 pub(super) fn number(out: &mut Vec<u8>, value: u64) {
-    if value < 10 {
-        out.push(b'0' + value as u8);
-        return;
-    }
-    write!(out, "{value}").expect("writing into memory cannot fail");
+    out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 
 #[cfg(test)]
@@ -172,6 +214,50 @@ mod tests {
         );
     }
 
+    /// Written row by row, with nothing copied.
+    fn plainly(answer: &Answer, tokens: u64) -> String {
+        let rows = rows(answer, false);
+        let (mut scores, mut instances) = (Vec::new(), Vec::new());
+        for (nth, ranks) in by_instance(&rows).enumerate() {
+            key(&mut scores, nth, &ranks[0].owner.instance);
+            scores.push(b'{');
+            ranks_and(&mut scores, ranks, |row| u64::from(row.device) * tokens);
+            scores.push(b'}');
+            key(&mut instances, nth, &ranks[0].owner.instance);
+            instance(&mut instances, ranks, tokens);
+        }
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        format!(r#"{{"scores":{{{}}},"frequencies":[],"instances":{{{}}}}}"#, text(scores), text(instances))
+    }
+
+    #[test]
+    fn rows_that_are_alike_are_written_like_any_others() {
+        // Instance, rank, blocks by tier, trusted or not: each row differs from its neighbours in one of them, or in none.
+        let list = [
+            (1, 0, [2, 2, 2], true),
+            (2, 0, [2, 2, 2], true),
+            (3, 1, [2, 2, 2], true),
+            (4, 1, [1, 2, 2], true),
+            (5, 1, [1, 3, 3], true),
+            (6, 1, [1, 3, 4], true),
+            (7, 1, [1, 3, 4], false),
+            (8, 1, [1, 3, 4], false),
+            (9, 1, [1, 3, 4], true),
+            (10, 1, [1, 3, 4], true),
+            (10, 2, [1, 3, 4], true),
+            (11, 1, [1, 3, 4], true),
+            (12, 1, [1, 3, 4], true),
+        ];
+        let owners = list.map(|(instance, rank, ..)| Owner::new(instance, rank));
+        let rows = owners.iter().zip(list).map(|(owner, (.., blocks, exact))| {
+            let trust = if exact { Trust::default() } else { Trust::with(Reason::Gap, 5) };
+            OwnerAnswer { trust, ..row(owner, blocks) }
+        });
+        let rows: Vec<_> = rows.collect();
+        let answer = Answer::of(&rows, &[]);
+        assert_eq!(text(&answer, false), plainly(&answer, 4));
+    }
+
     #[test]
     fn text_ids_are_escaped() {
         let owner = Owner { instance: InstanceId::parse("a\"b\\ü").unwrap(), rank: crate::ids::DpRank(0) };
@@ -181,7 +267,10 @@ mod tests {
 
     #[test]
     fn frequencies_are_written_run_by_run() {
-        for counts in [vec![], vec![7], vec![7, 7, 7], vec![12, 12, 3, 3, 3, 1, 100, 1], vec![0, 0]] {
+        let long = |len: usize| (0..len).map(|at| [8, 8, 3][at / 130 % 3]).collect();
+        for counts in
+            [vec![], vec![7], vec![7, 7, 7], vec![12, 12, 3, 3, 3, 1, 100, 1], vec![0, 0], long(64), long(1000)]
+        {
             let mut out = Vec::new();
             frequencies(&mut out, &Frequencies::of(&counts));
             let want = counts.iter().map(u32::to_string).collect::<Vec<_>>().join(",");

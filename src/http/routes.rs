@@ -3,14 +3,18 @@
 use std::panic::AssertUnwindSafe;
 use std::time::Instant;
 
+use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{HeaderValue, StatusCode, header};
-use axum::middleware::{Next, from_fn_with_state};
+use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use futures::FutureExt;
+use hyper::body::Incoming;
 use serde::Serialize;
+use tokio::runtime::Handle;
+use tokio_util::task::AbortOnDropHandle;
+use tower::ServiceExt;
 use utoipa::ToSchema;
 
 use super::AppState;
@@ -43,7 +47,75 @@ pub const PATHS: &[&str] = &[
     "/test/resume_listener",
 ];
 
-pub(super) fn router(state: AppState) -> Router {
+/// The whole API, ready to be served.
+pub struct Routes {
+    state: AppState,
+    router: Router,
+}
+
+impl Routes {
+    pub(super) fn new(state: AppState) -> Self {
+        Self { router: router(state.clone()), state }
+    }
+
+    /// Answers one request. Queries are answered here and now; whatever else there is may wait, spawn and lock, and goes
+    /// to the `main` runtime.
+    pub(super) async fn answer(&self, request: hyper::Request<Incoming>, main: &Handle) -> Response {
+        let request = request.map(Body::new);
+        let state = &self.state;
+        let started = Instant::now();
+        let path = PATHS.iter().position(|path| *path == request.uri().path());
+        let method = request.method().clone();
+        let entry = state.access_log.as_ref().map(|log| log.begin(&request));
+        let mut response = self.bounded(request, main).await;
+        if state.readiness.is_stopping() {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        let seconds = started.elapsed().as_secs_f64();
+        // A path that is known by name only (test routes that are switched off) is an unknown path.
+        let counted =
+            path.filter(|path| PATHS[*path] != "/metrics" && (*path < PATHS.len() - 2 || state.config.test_endpoints));
+        if let Some(path) = counted {
+            state.metrics.observe_request(path, method.as_str(), response.status().as_u16(), seconds);
+        }
+        if let (Some(log), Some(entry)) = (&state.access_log, entry) {
+            log.end(entry, response.status().as_u16(), seconds);
+        }
+        response
+    }
+
+    /// Within the bound of requests at work, and with a net for panics.
+    async fn bounded(&self, request: Request, main: &Handle) -> Response {
+        // Probes, and what other replicas need of one that is busy; snapshots have a bound of their own.
+        let always = matches!(request.uri().path(), "/health" | "/ready" | "/metrics" | "/digest" | "/snapshot");
+        let _permit = match self.state.0.in_flight.try_acquire() {
+            Ok(permit) => Some(permit),
+            Err(_) if always => None,
+            Err(_) => return Error::Overloaded.into_response(),
+        };
+        let panicked = || Error::Internal("a handler panicked".to_owned()).into_response();
+        AssertUnwindSafe(self.routed(request, main)).catch_unwind().await.unwrap_or_else(|_| panicked())
+    }
+
+    async fn routed(&self, request: Request, main: &Handle) -> Response {
+        let state = || State(self.state.clone());
+        match (request.method(), request.uri().path()) {
+            (&Method::POST, "/query") => query::query(state(), request).await.into_response(),
+            (&Method::POST, "/query_by_hash") => query::query_by_hash(state(), request).await.into_response(),
+            (&Method::GET, "/health") => health().await.into_response(),
+            _ => {
+                let answer = self.router.clone().oneshot(request);
+                // Dropped with the request, when its client goes away.
+                match AbortOnDropHandle::new(main.spawn(answer)).await {
+                    Ok(answer) => answer.into_response(),
+                    Err(error) => Error::Internal(format!("a handler failed: {error}")).into_response(),
+                }
+            }
+        }
+    }
+}
+
+fn router(state: AppState) -> Router {
     let mut router = Router::new()
         .route("/query", post(query::query))
         .route("/query_by_hash", post(query::query_by_hash))
@@ -72,7 +144,6 @@ pub(super) fn router(state: AppState) -> Router {
     router
         .fallback(|| async { Error::NotFound })
         .method_not_allowed_fallback(|| async { Error::MethodNotAllowed })
-        .layer(from_fn_with_state(state.clone(), surround))
         .with_state(state)
 }
 
@@ -117,40 +188,4 @@ pub(super) async fn reopen_logs(State(state): State<AppState>) -> Result<Json<Do
         log.reopen().map_err(|error| Error::Internal(format!("access log: {error}")))?;
     }
     Ok(DONE)
-}
-
-async fn surround(State(state): State<AppState>, request: Request, next: Next) -> Response {
-    let started = Instant::now();
-    let path = PATHS.iter().position(|path| *path == request.uri().path());
-    let method = request.method().clone();
-    let entry = state.access_log.as_ref().map(|log| log.begin(&request));
-    let mut response = answer(&state, request, next).await;
-    if state.readiness.is_stopping() {
-        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-    }
-    let seconds = started.elapsed().as_secs_f64();
-    // A path that is known by name only (test routes that are switched off) is an unknown path.
-    let counted =
-        path.filter(|path| PATHS[*path] != "/metrics" && (*path < PATHS.len() - 2 || state.config.test_endpoints));
-    if let Some(path) = counted {
-        state.metrics.observe_request(path, method.as_str(), response.status().as_u16(), seconds);
-    }
-    if let (Some(log), Some(entry)) = (&state.access_log, entry) {
-        log.end(entry, response.status().as_u16(), seconds);
-    }
-    response
-}
-
-async fn answer(state: &AppState, request: Request, next: Next) -> Response {
-    // Probes, and what other replicas need of one that is busy; snapshots have a bound of their own.
-    let always = matches!(request.uri().path(), "/health" | "/ready" | "/metrics" | "/digest" | "/snapshot");
-    let _permit = match state.0.in_flight.try_acquire() {
-        Ok(permit) => Some(permit),
-        Err(_) if always => None,
-        Err(_) => return Error::Overloaded.into_response(),
-    };
-    match AssertUnwindSafe(next.run(request)).catch_unwind().await {
-        Ok(response) => response,
-        Err(_) => Error::Internal("a handler panicked".to_owned()).into_response(),
-    }
 }

@@ -37,7 +37,7 @@ pub(crate) fn tokens(body: &[u8]) -> Option<Split<Vec<u8>>> {
 }
 
 /// The same with any white space.
-fn spaced_tokens(body: &[u8]) -> Option<Split<Vec<u8>>> {
+pub(super) fn spaced_tokens(body: &[u8]) -> Option<Split<Vec<u8>>> {
     let start = array_of(body, b"token_ids")?;
     let mut numbers = Vec::with_capacity(body.len() - start);
     let mut cursor = open(body, start)?;

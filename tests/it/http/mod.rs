@@ -5,6 +5,7 @@ mod answers;
 mod bounds;
 mod dialects;
 mod operation;
+mod pieces;
 mod replicas;
 
 use std::net::SocketAddr;

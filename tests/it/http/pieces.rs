@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use kvindexer::hash;
@@ -86,4 +87,39 @@ fn faults_of_a_binary_question_are_told_in_one_order_however_it_arrives() {
         assert_eq!((whole.status, whole.code().as_str()), want, "{path} {bytes_len}");
         assert_eq!((status, &pieces), (want.0, &whole.json()), "{path} {bytes_len}");
     }
+}
+
+#[test]
+fn a_query_does_not_wait_for_the_threads_of_the_service() {
+    let server = Server::start();
+    server.register(1, "m", &json!({}));
+    let mut stream = TcpStream::connect(server.address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let mut ask = |request: &str| {
+        stream.write_all(request.as_bytes()).unwrap();
+        let (mut answer, mut byte) = (Vec::new(), [0]);
+        while !answer.ends_with(b"\r\n\r\n") {
+            stream.read_exact(&mut byte).unwrap();
+            answer.push(byte[0]);
+        }
+        String::from_utf8(answer).unwrap()
+    };
+    assert!(ask("GET /health HTTP/1.1\r\nHost: x\r\n\r\n").starts_with("HTTP/1.1 200"));
+    let [blocked, free] = [(); 2].map(|()| Arc::new(Barrier::new(3)));
+    for _ in 0..2 {
+        let (blocked, free) = (Arc::clone(&blocked), Arc::clone(&free));
+        server.runtime.as_ref().unwrap().spawn(async move {
+            blocked.wait();
+            free.wait();
+        });
+    }
+    // Both threads of the service stand still.
+    blocked.wait();
+    let body = r#"{"model_name":"m","token_ids":[1,2,3,4]}"#;
+    let length = body.len();
+    let answer = ask(&format!(
+        "POST /query HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+    ));
+    free.wait();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }

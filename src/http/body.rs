@@ -65,8 +65,8 @@ pub(crate) struct Pieces {
 
 /// How long nothing has come. The timer is made at the first wait and set anew only when it runs out: arming one for
 /// each piece costs as much as a small piece itself.
-#[derive(Default)]
 struct Silence {
+    patience: Duration,
     since: Option<Instant>,
     timer: Option<Pin<Box<Sleep>>>,
 }
@@ -74,7 +74,8 @@ struct Silence {
 impl Pieces {
     /// The pieces of `body`, which may be `limit` bytes long.
     pub(crate) fn new(body: Body, limit: usize) -> Self {
-        Self { body, limit, arrived: 0, silence: Silence::default() }
+        let silence = Silence { patience: PIECE_TIMEOUT, since: None, timer: None };
+        Self { body, limit, arrived: 0, silence }
     }
 
     /// Length of the body as its sender claims it, or as far as it is known.
@@ -155,7 +156,7 @@ impl Pieces {
 impl Silence {
     /// Ready when nothing has come for too long; to be asked while nothing comes.
     fn poll_timeout(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let end = *self.since.get_or_insert_with(Instant::now) + PIECE_TIMEOUT;
+        let end = *self.since.get_or_insert_with(Instant::now) + self.patience;
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(end)));
         loop {
             ready!(timer.as_mut().poll(cx));
@@ -259,6 +260,8 @@ fn hex_value(digit: u8) -> u8 {
 
 #[cfg(test)]
 mod tests {
+    use futures::StreamExt;
+
     use super::*;
 
     #[derive(Debug, Deserialize)]
@@ -338,5 +341,25 @@ mod tests {
         };
         assert_eq!(read(pieces(&["ab", "cd"]), 4).await.unwrap(), "abcd");
         assert!(matches!(read(pieces(&["ab", "cde"]), 4).await, Err(Error::BodyTooLarge { .. })));
+    }
+
+    #[tokio::test]
+    async fn a_body_that_stops_coming_is_given_up() {
+        let silent = futures::stream::iter(["ab", "c"].map(Ok::<_, std::io::Error>)).chain(futures::stream::pending());
+        let mut pieces = Pieces::new(Body::from_stream(silent), 4);
+        pieces.silence.patience = Duration::from_millis(1);
+        assert_eq!(pieces.next().await.unwrap().unwrap(), "ab");
+        assert_eq!(pieces.next().await.unwrap().unwrap(), "c");
+        assert!(matches!(pieces.next().await, Err(Error::RequestTimeout)));
+    }
+
+    #[tokio::test]
+    async fn a_timer_that_runs_out_after_a_piece_came_is_set_anew() {
+        let mut silence = Silence { patience: Duration::ZERO, since: None, timer: None };
+        poll_fn(|cx| silence.poll_timeout(cx)).await;
+        // A piece came, and the next wait is longer than the timer, which has run out.
+        (silence.patience, silence.since) = (Duration::from_secs(3600), None);
+        let asked = poll_fn(|cx| Poll::Ready(silence.poll_timeout(cx))).await;
+        assert!(asked.is_pending());
     }
 }

@@ -1,8 +1,9 @@
 //! The HTTP API: queries, registrations, what is known about workers, metrics, and a page for people.
 //!
-//! Handlers are thin: they read a body, ask the registry or an index, and write an answer. Every failure goes through
-//! `error`. Invariants: an index is read under one lock that is never held across an await; what a client sends is
-//! bounded before it is stored; every error has a JSON body.
+//! Connections live on threads of their own (`server`), where queries are answered; everything else goes from there to
+//! the runtime of the service. Handlers are thin: they read a body, ask the registry or an index, and write an answer.
+//! Every failure goes through `error`. Invariants: an index is read under one lock that is never held across an await;
+//! what a client sends is bounded before it is stored; every error has a JSON body.
 
 mod access;
 #[doc(hidden)]

@@ -8,61 +8,48 @@ use crate::ids::{BlockSize, InstanceId};
 use crate::index::{Answer, Frequencies, OwnerAnswer};
 use crate::trust::{State, Trust};
 
-/// Bytes of one row in both maps with usual numbers, and of one frequency: what is reserved for them.
-const ROW_BYTES: usize = 144;
+/// Bytes of a score, an instance and a frequency with usual numbers: what is reserved for them.
+const SCORE_BYTES: usize = 32;
+const INSTANCE_BYTES: usize = 112;
 const FREQUENCY_BYTES: usize = 4;
 
 /// The documented answer: `scores`, `frequencies`, `instances`, in tokens.
+///
+/// Scores and instances are written side by side. Instances of one rank with equal numbers often follow each other: what
+/// was written for one is copied for the next.
 pub(crate) fn query(answer: &Answer, block_size: BlockSize, matched_only: bool) -> Bytes {
     let tokens = u64::from(block_size.tokens());
     let rows = rows(answer, matched_only);
-    let mut out = Vec::with_capacity(64 + rows.len() * ROW_BYTES + answer.frequencies.len() * FREQUENCY_BYTES);
+    let mut instances = Vec::with_capacity(rows.len() * INSTANCE_BYTES);
+    let others = answer.frequencies.len() * FREQUENCY_BYTES + rows.len() * INSTANCE_BYTES;
+    let mut out = Vec::with_capacity(64 + rows.len() * SCORE_BYTES + others);
     out.extend_from_slice(b"{\"scores\":{");
-    let mut same = Repeats::default();
+    let mut written: Option<(OwnerAnswer<'_>, [Range<usize>; 2])> = None;
     for (nth, ranks) in by_instance(&rows).enumerate() {
+        let from = out.len();
         key(&mut out, nth, &ranks[0].owner.instance);
-        same.write(&mut out, ranks, |out, ranks| {
-            out.push(b'{');
-            ranks_and(out, ranks, |row| u64::from(row.device) * tokens);
-            out.push(b'}');
-        });
+        instances.extend_from_slice(&out[from..]);
+        if let (Some((row, [score, instance])), [one]) = (&written, ranks)
+            && alike(row, one)
+        {
+            out.extend_from_within(score.clone());
+            instances.extend_from_within(instance.clone());
+            continue;
+        }
+        let from = [out.len(), instances.len()];
+        out.push(b'{');
+        ranks_and(&mut out, ranks, |row| u64::from(row.device) * tokens);
+        out.push(b'}');
+        instance(&mut instances, ranks, tokens);
+        let one = (ranks.len() == 1).then_some(ranks[0]);
+        written = one.map(|row| (row, [from[0]..out.len(), from[1]..instances.len()]));
     }
     out.extend_from_slice(b"},\"frequencies\":[");
     frequencies(&mut out, &answer.frequencies);
     out.extend_from_slice(b"],\"instances\":{");
-    let mut same = Repeats::default();
-    for (nth, ranks) in by_instance(&rows).enumerate() {
-        key(&mut out, nth, &ranks[0].owner.instance);
-        same.write(&mut out, ranks, |out, ranks| instance(out, ranks, tokens));
-    }
+    out.extend_from_slice(&instances);
     out.extend_from_slice(b"}}");
     Bytes::from(out)
-}
-
-/// Instances of one rank with equal numbers, which often follow each other: what was written for one is copied for the
-/// next.
-#[derive(Default)]
-struct Repeats<'a> {
-    last: Option<(OwnerAnswer<'a>, Range<usize>)>,
-}
-
-impl<'a> Repeats<'a> {
-    fn write(
-        &mut self,
-        out: &mut Vec<u8>,
-        ranks: &[OwnerAnswer<'a>],
-        write: impl FnOnce(&mut Vec<u8>, &[OwnerAnswer<'_>]),
-    ) {
-        let from = out.len();
-        match (&self.last, ranks) {
-            (Some((last, text)), [row]) if alike(last, row) => return out.extend_from_within(text.clone()),
-            _ => write(out, ranks),
-        }
-        self.last = match ranks {
-            [row] => Some((*row, from..out.len())),
-            _ => None,
-        };
-    }
 }
 
 /// True if two rows differ in their instance only.

@@ -13,7 +13,7 @@ const PIECES_BEFORE_ARRAY_MAX: usize = 4;
 const BYTES_BEFORE_ARRAY_MAX: usize = 1 << 17;
 
 /// Room made for numbers, at most, as a multiple of what has arrived: a claimed length alone costs next to nothing.
-const ROOM_FACTOR: usize = 4;
+const ROOM_FACTOR: usize = 8;
 
 /// Reads `token_ids` from pieces of a body.
 #[derive(Debug)]

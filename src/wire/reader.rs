@@ -32,6 +32,17 @@ impl<'a> Reader<'a> {
         self.rest.first().copied()
     }
 
+    /// Passes over these very bytes, if they come next.
+    pub(super) fn literal(&mut self, bytes: &[u8]) -> bool {
+        match self.rest.strip_prefix(bytes) {
+            Some(rest) => {
+                self.rest = rest;
+                true
+            }
+            None => false,
+        }
+    }
+
     pub(super) fn array_len(&mut self) -> Option<usize> {
         match self.byte()? {
             marker @ 0x90..=0x9f => Some(usize::from(marker & 0x0f)),

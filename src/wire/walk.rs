@@ -8,7 +8,8 @@ use super::library;
 use super::reader::Reader;
 use super::value::Value;
 use super::{DecodeContext, PAYLOAD_BYTES_MAX};
-use crate::event::{Batch, Event, SkipReason};
+use crate::event::{Batch, Event, GroupInfo, Removed, SkipReason};
+use crate::ids::{GroupId, Tier};
 
 /// Reads a batch that is an array of `time, events, rank, ...`.
 pub(super) fn batch(payload: &[u8], context: DecodeContext, batch: &mut Batch) -> Option<()> {
@@ -40,6 +41,9 @@ pub(super) fn batch(payload: &[u8], context: DecodeContext, batch: &mut Batch) -
 
 /// Reads one event, by the library if need be; none when not even its end can be found.
 fn next_event(reader: &mut Reader<'_>, context: DecodeContext, batch: &mut Batch) -> Option<Event> {
+    if let Some(event) = one_removed(reader, batch) {
+        return Some(event);
+    }
     let mark = Mark::of(batch);
     let start = *reader;
     if let Some(event) = event(reader, context, batch) {
@@ -51,6 +55,32 @@ fn next_event(reader: &mut Reader<'_>, context: DecodeContext, batch: &mut Batch
     mark.restore(batch);
     *reader = start;
     Some(library::event(reader.value()?, context, batch))
+}
+
+/// Reads `["BlockRemoved", [hash], "GPU"]`, perhaps with a group, and moves the reader only then. Engines that evict block
+/// by block send little else: it need not go through all fields that an event may have.
+fn one_removed(reader: &mut Reader<'_>, batch: &mut Batch) -> Option<Event> {
+    let mut ahead = *reader;
+    let elements = ahead.array_len()?;
+    if !ahead.literal(b"\xacBlockRemoved\x91") {
+        return None;
+    }
+    let hash = ahead.hash()?;
+    if !ahead.literal(b"\xa3GPU") {
+        return None;
+    }
+    let id = match elements {
+        3 => None,
+        4 => ahead.nil_or(Reader::u32)?.map(GroupId),
+        _ => return None,
+    };
+    let start = batch.hashes.len();
+    let hashes = fields::range(start, start + 1)?;
+    batch.hashes.push(hash);
+    *reader = ahead;
+    let group = GroupInfo { id, ..GroupInfo::default() };
+    let (remaining_copies, remaining_copies_invalid) = (None, false);
+    Some(Event::Removed(Removed { hashes, tier: Tier::Device, group, remaining_copies, remaining_copies_invalid }))
 }
 
 /// Reads an event whose extent is known.

@@ -21,6 +21,25 @@ fn f01_array_and_map_events_are_read_alike() {
 }
 
 #[test]
+fn removals_of_one_block_mean_the_same_in_every_length() {
+    for (event, want) in [
+        (json!(["BlockRemoved", [11], "GPU"]), "removed 11"),
+        (json!(["BlockRemoved", [-1], "GPU"]), "removed 18446744073709551615"),
+        (json!(["BlockRemoved", [18_446_744_073_709_551_615_u64], "GPU"]), "removed 18446744073709551615"),
+        (json!(["BlockRemoved", [11], "GPU", null]), "removed 11"),
+        (json!(["BlockRemoved", [11], "GPU", 3]), "removed 11 group 3"),
+        (json!(["BlockRemoved", [11], "GPU", 3, null]), "removed 11 group 3"),
+        (json!(["BlockRemoved", [11], "GPU", 70_000]), "removed 11 group 70000"),
+        (json!(["BlockRemoved", [11, 12], "GPU"]), "removed 11 12"),
+        (json!(["BlockRemoved", [11], "GPU_"]), "skipped unknown_medium"),
+        (json!(["BlockRemoved", [11], null]), "removed 11"),
+        (json!(["BlockRemoved", [11]]), "removed 11"),
+    ] {
+        check(event, want);
+    }
+}
+
+#[test]
 fn f02_unknown_keys_and_surplus_elements_are_passed_over() {
     check(store_map(json!({"x": [1, {"y": null}], "lookahead_token_ids": [9], "z": {"$hex": "00"}})), PLAIN);
     check(store_with(json!([null, "GPU", null, null, null, null, null, "LOCAL", null, {"x": 1}, [1, 2]])), PLAIN);

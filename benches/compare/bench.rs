@@ -124,10 +124,11 @@ impl Bench {
         if self.short { short } else { full }
     }
 
-    /// Orders of the two sides for rows that need fresh services for every sample: A B, then B A.
-    pub(crate) fn halves(&self) -> std::slice::Chunks<'static, Side> {
-        const ORDER: &[Side] = &Side::ABBA;
-        self.size(ORDER, &ORDER[..2]).chunks(2)
+    /// Orders of the two sides for rows that need fresh services for every sample: A B, B A, and so on.
+    pub(crate) fn halves(&self, rounds: usize) -> Vec<[Side; 2]> {
+        let [a, b, ..] = Side::ABBA;
+        let round = [[a, b], [b, a]];
+        round.into_iter().cycle().take(self.size(2 * rounds, 1)).collect()
     }
 
     /// Asks both sides the same queries by hash and enters the answers into the ledger.

@@ -35,6 +35,11 @@ impl Request {
         Self::post(path, BINARY, body)
     }
 
+    /// Its length on the wire.
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.len()
+    }
+
     fn post(path: &str, content_type: &str, body: &[u8]) -> Self {
         let length = body.len();
         let head = format!(

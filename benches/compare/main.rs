@@ -2,7 +2,8 @@
 //! and every figure is printed with its median, range, ratio and target. Answers are compared meanwhile; a difference
 //! makes the run fail.
 //!
-//! Started by `benches/compare/run`, which installs the reference.
+//! Started by `benches/compare/run`, which installs the reference. `cargo bench --bench compare -- --self-check` needs
+//! none: it only checks the workload.
 
 #[path = "../workload/mod.rs"]
 mod workload;
@@ -33,6 +34,8 @@ use anyhow::Result;
 use answers::Ledger;
 use bench::Bench;
 use options::Options;
+use workload::play::{Play, Script};
+use workload::trace::{self, Trace};
 
 /// A group of rows.
 struct Group {
@@ -64,6 +67,9 @@ fn main() -> ExitCode {
 
 /// Whether all steps came to an end and all answers were equal.
 fn run() -> Result<bool> {
+    if std::env::args().any(|word| word == "--self-check") {
+        return self_check().map(|()| true);
+    }
     let names: Vec<&str> = GROUPS.iter().map(|group| group.name).collect();
     let options = Options::parse(std::env::args().skip(1), &names)?;
     children::end_at_signals()?;
@@ -95,6 +101,23 @@ fn run() -> Result<bool> {
         std::fs::write(path, json(&bench, seconds).to_string())?;
     }
     Ok(bench.failures.is_empty() && bench.ledger.different == 0)
+}
+
+/// Plays all scripts of the ingest rows without any service, and compares their sums with known ones.
+fn self_check() -> Result<()> {
+    let trace = Trace::read()?;
+    for (cast, name) in ingest::casts() {
+        let script = Script::of_play(&mut Play::new(&trace, cast), trace::INGEST_REQUESTS);
+        let sums = script.sums();
+        ingest::check_sums(cast, trace::INGEST_REQUESTS, sums)?;
+        let bytes: usize = script.messages.iter().map(|(_, payload)| payload.bytes.len()).sum();
+        let (stored, removed, events) = sums;
+        let megabytes = bytes / 1_000_000;
+        let line =
+            format!("{name}: {stored} stored, {removed} removed, {events} events, {megabytes} MB: as expected\n");
+        std::io::stdout().write_all(line.as_bytes())?;
+    }
+    Ok(())
 }
 
 fn report(bench: &Bench, seconds: u64) -> String {

@@ -5,7 +5,6 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::bench::{Bench, Pair};
-use super::service::Side;
 use super::table::{Row, Target};
 use super::workload::content::{self, unique_id};
 use super::workload::play::store_sequence;
@@ -51,7 +50,7 @@ fn row(bench: &mut Bench, fill: &Fill) -> Result<()> {
     let mut row = Row::new(GROUP, name, "bytes per pair").target(Target::TimesLess(target));
     let sequences = pairs.div_ceil(workers * u64::from(DEPTH));
     let id = |worker, number| if is_same { number } else { unique_id(worker, number) };
-    for order in bench.halves() {
+    for order in bench.halves(1) {
         let mut pair = Pair::start(&bench.commands, workers)?;
         let messages = (0..sequences).flat_map(|number| {
             let same = is_same.then(|| store_sequence(id(0, number), DEPTH, None));
@@ -63,11 +62,11 @@ fn row(bench: &mut Bench, fill: &Fill) -> Result<()> {
         let filled = pair.fill(messages)?;
         std::thread::sleep(CALM);
         for side in order {
-            let rig = pair.of(*side);
+            let rig = pair.of(side);
             let net = rig.service.rss()?.saturating_sub(rig.empty_bytes);
-            row.add(*side, net as f64 / filled.pairs as f64);
+            row.add(side, net as f64 / filled.pairs as f64);
         }
-        if order[0] == Side::Ours {
+        if row.ours.len() == 1 {
             row.note = format!("{} pairs", filled.pairs);
             let asked =
                 (0..ASKED).map(|at| content::locals(id(at % workers, at % sequences), DEPTH)).collect::<Vec<_>>();

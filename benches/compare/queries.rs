@@ -1,6 +1,5 @@
 //! Rows of queries: processor time per request, gross and net of `/health`, and the median answer time.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -24,6 +23,10 @@ const FILL_DEPTH: u32 = 1_024;
 const RARE_ID: u64 = 8;
 const RARE_WORKERS: u64 = 8;
 const RARE_DEPTH: u32 = 2_048;
+/// Requests below this size are sampled more often.
+const SHORT_BYTES: usize = 16 << 10;
+/// What a fill leaves to do ends before the first window.
+const CALM: Duration = Duration::from_secs(2);
 
 /// A request with its targets.
 struct Asked {
@@ -53,6 +56,14 @@ struct Samples {
     note: String,
 }
 
+impl Samples {
+    fn extend(&mut self, more: Self) {
+        self.ours.extend(more.ours);
+        self.reference.extend(more.reference);
+        self.loads.extend(more.loads);
+    }
+}
+
 /// All rows.
 pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     for workers in bench.size(&[8, 64, 200][..], &[8, 200][..]) {
@@ -79,13 +90,13 @@ fn with_workers(bench: &mut Bench, workers: u64) -> Result<()> {
     questions.push(content::locals(RARE_ID, if rare > 0 { RARE_DEPTH } else { 1 }));
     bench.compare(&mut pair, &format!("{workers} workers filled for queries"), &questions)?;
 
-    let health = sample(bench, &mut pair, &Asked::both("GET /health", Request::get("/health")))?;
-    push(bench, &format!("GET /health, W={workers}"), &health, Target::None);
-    let mut earlier: HashMap<&str, Samples> = HashMap::new();
+    std::thread::sleep(CALM);
+    let idle = Asked::both("GET /health", Request::get("/health"));
+    let mut health = sample(bench, &mut pair, &idle)?;
+    let mut done: Vec<(Asked, Samples)> = vec![];
     for asked in asked(bench, workers) {
         let mut samples = sample(bench, &mut pair, &asked)?;
-        let title = format!("{}, W={workers}", asked.name);
-        if let Some(json) = asked.against.and_then(|name| earlier.get(name)) {
+        if let Some((_, json)) = done.iter().find(|(earlier, _)| Some(earlier.name) == asked.against) {
             samples.reference.clone_from(&json.reference);
             samples.note = format!(
                 "the reference's and our own JSON query of the same tokens took {:.0} and {:.0} us of processor time",
@@ -93,9 +104,13 @@ fn with_workers(bench: &mut Bench, workers: u64) -> Result<()> {
                 median(&cpu(&json.ours))
             );
         }
-        push(bench, &title, &samples, asked.gross);
-        push_net(bench, &title, (&samples, &health), asked.net);
-        earlier.insert(asked.name, samples);
+        push(bench, &format!("{}, W={workers}", asked.name), &samples, asked.gross);
+        done.push((asked, samples));
+    }
+    health.extend(sample(bench, &mut pair, &idle)?);
+    push(bench, &format!("GET /health, W={workers}"), &health, Target::None);
+    for (asked, samples) in done.iter().filter(|(asked, _)| asked.net != Target::None) {
+        push_net(bench, &format!("{}, W={workers}", asked.name), (samples, &health), asked.net);
     }
     Ok(())
 }
@@ -157,7 +172,9 @@ fn asked(bench: &Bench, workers: u64) -> Vec<Asked> {
 fn sample(bench: &Bench, pair: &mut Pair, asked: &Asked) -> Result<Samples> {
     let length = Duration::from_millis(bench.size(2_000, 250));
     let mut samples = Samples::default();
-    for _ in 0..bench.size(2, 1) {
+    // The shorter a request, the more other programs disturb it.
+    let rounds = if asked.ours.bytes() < SHORT_BYTES { 3 } else { 2 };
+    for _ in 0..bench.size(rounds, 1) {
         for side in Side::ABBA {
             let rig = pair.of(side);
             match (side, &asked.reference) {
@@ -196,9 +213,6 @@ fn push(bench: &mut Bench, title: &str, samples: &Samples, target: Target) {
 
 /// What is left above the same server's `/health` of the same run.
 fn push_net(bench: &mut Bench, title: &str, (samples, health): (&Samples, &Samples), target: Target) {
-    if target == Target::None {
-        return;
-    }
     let net = |windows: &[Window], idle: &[Window]| {
         let idle = median(&cpu(idle));
         cpu(windows).into_iter().map(|cpu| cpu - idle).collect()

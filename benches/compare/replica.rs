@@ -32,7 +32,7 @@ pub(crate) fn starts(bench: &mut Bench) -> Result<()> {
     bench.say("starts without peers");
     let mut time = Row::new(GROUP, "start to ready, no peers", "ms").target(Target::AtMost(30.0));
     let mut rss = Row::new(GROUP, "resident after the start", "MiB");
-    for _ in 0..bench.size(5, 1) {
+    for _ in 0..bench.size(8, 1) {
         for side in Side::ABBA {
             let mut service = Service::launch(&bench.commands, side, &[])?;
             time.add(side, service.wait_ready(START_MAX)?.as_secs_f64() * 1e3);

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 mod cli;
+mod compare;
 mod controller;
 mod controller_status;
 mod crd;

@@ -14,8 +14,6 @@ mod measure;
 mod service;
 #[path = "../../benches/compare/table.rs"]
 mod table;
-#[path = "../../benches/workload/mod.rs"]
-mod workload;
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -23,6 +21,8 @@ use std::thread;
 
 use answers::{Ledger, of_prefixes, scores};
 use http::{Client, Request, download};
+// The modules above look for it beside them.
+use crate::workload::shared as workload;
 use service::Side;
 use table::{Row, Target};
 

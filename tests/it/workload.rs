@@ -1,7 +1,7 @@
 //! The workload of the benchmarks is what its description says, so that figures of different days can be compared.
 
 #[path = "../../benches/workload/mod.rs"]
-mod workload;
+pub(crate) mod shared;
 
 use std::collections::HashSet;
 
@@ -11,12 +11,12 @@ use kvindexer::ids::{BlockSize, LocalHash, Namespace};
 use kvindexer::wire::{DecodeContext, decode};
 use proptest::prelude::*;
 
-use workload::content::{Block, Content, Naming, name};
-use workload::engine::{Engine, Event, Eviction};
-use workload::play::{self, Cast, Play, Script};
-use workload::steady::Steady;
-use workload::trace::{REQUESTS, Router, Trace};
-use workload::{content, mix, wire};
+use shared::content::{Block, Content, Naming, name};
+use shared::engine::{Engine, Event, Eviction};
+use shared::play::{self, Cast, Play, Script};
+use shared::steady::Steady;
+use shared::trace::{REQUESTS, Router, Trace};
+use shared::{content, mix, wire};
 
 #[test]
 fn chance_is_splitmix64() {

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
@@ -104,6 +104,8 @@ pub async fn run(args: SimArgs, out: &mut (dyn Write + Send)) -> Result<(), Erro
     if !(args.rate.is_finite() && args.rate >= 0.0) {
         return Err(Error::Rate);
     }
+    // Before the first line is written: who reads that may stop the fleet at once.
+    let mut stops = Stops::listen()?;
     let prompts = prompts(&args)?;
     let specs = args.rank_specs()?;
     if specs.is_empty() {
@@ -144,7 +146,8 @@ pub async fn run(args: SimArgs, out: &mut (dyn Write + Send)) -> Result<(), Erro
         }
     };
     let outcome = tokio::select! {
-        outcome = simulation.serve(&args, prompts, questions) => outcome,
+        // One listener for the whole run: it keeps a signal that comes while a request is served.
+        outcome = simulation.serve(&args, prompts, (questions, &mut stops)) => outcome,
         failed = answering => failed,
     };
     simulation.fleet.stop().await?;
@@ -174,6 +177,26 @@ struct Simulation<'a> {
     answer: String,
 }
 
+/// Signals that end the fleet.
+struct Stops {
+    interrupts: Signal,
+    /// The first process of a container is not ended by a signal that it does not listen to.
+    terminations: Signal,
+}
+
+impl Stops {
+    fn listen() -> std::io::Result<Self> {
+        Ok(Self { interrupts: signal(SignalKind::interrupt())?, terminations: signal(SignalKind::terminate())? })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupts.recv() => {}
+            _ = self.terminations.recv() => {}
+        }
+    }
+}
+
 /// What the loop does after a command.
 enum Next {
     Go,
@@ -186,14 +209,10 @@ impl Simulation<'_> {
         &mut self,
         args: &SimArgs,
         prompts: impl Iterator<Item = Prompt>,
-        mut questions: mpsc::Receiver<Asked>,
+        (mut questions, stops): (mpsc::Receiver<Asked>, &mut Stops),
     ) -> Result<(), Error> {
         let mut prompts = prompts.peekable();
         let mut lines = stdin_lines();
-        // One listener for the whole run: it keeps a signal that comes while a request is served.
-        let mut interrupts = signal(SignalKind::interrupt())?;
-        // The first process of a container is not ended by a signal that it does not listen to.
-        let mut terminations = signal(SignalKind::terminate())?;
         let mut schedule = args.schedule.clone();
         schedule.sort_by_key(|scheduled| std::cmp::Reverse(scheduled.after));
         let start = Instant::now();
@@ -206,8 +225,7 @@ impl Simulation<'_> {
             let mut asker = None;
             let command = tokio::select! {
                 biased;
-                _ = interrupts.recv() => return Ok(()),
-                _ = terminations.recv() => return Ok(()),
+                () = stops.next() => return Ok(()),
                 () = sleep_until(at.unwrap_or(start)), if at.is_some() => {
                     schedule.pop().map(|scheduled| scheduled.command)
                 }

@@ -36,6 +36,8 @@ static SHARED: Family =
 static HELD: Family = gauge("kvindexer_index_held_blocks", "Held blocks, counted per owner and tier.");
 static CONTENT: Family = gauge("kvindexer_index_content_blocks", "Distinct blocks by content.");
 static NODES: Family = gauge("kvindexer_index_nodes", "Nodes of the tree.");
+static INDEX_BYTES: Family =
+    gauge("kvindexer_index_bytes", "Memory that the index asked of the allocator, by its own account.");
 static OWNERS: Family = gauge("kvindexer_index_owners", "Known ranks, registered or named by batches.");
 
 static PHASE: Family = gauge("kvindexer_replica_phase", "1 for the present phase, 0 for the others.");
@@ -196,6 +198,7 @@ fn of_fleet(views: &[WorkerView], indexes: &[(IndexKey, Stats)]) -> Vec<Sample> 
             (&CONTENT, stats.content_blocks),
             (&NODES, stats.nodes),
             (&OWNERS, stats.owners),
+            (&INDEX_BYTES, stats.bytes),
         ] {
             samples.push(Sample { family, labels: index_labels(key), value: value as f64 });
         }

@@ -171,6 +171,8 @@ pub struct Stats {
     pub nodes: u64,
     /// Owners, registered or not.
     pub owners: u64,
+    /// Bytes allocated by the index: exact for blocks and tables, from a sample of nodes for the sets of who holds them.
+    pub bytes: u64,
 }
 
 /// Order-free digest of what one owner holds: equal in every replica that applied the same batches.

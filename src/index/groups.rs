@@ -8,6 +8,7 @@ mod image;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
+use super::bytes;
 use super::detail::Links;
 use super::digest::{group_sum, group_term};
 use crate::event::{CacheKind, GroupInfo};
@@ -73,6 +74,22 @@ pub(super) fn key_of(info: &GroupInfo) -> Option<u32> {
 }
 
 impl Groups {
+    /// Bytes that it points to.
+    pub(super) fn bytes(&self) -> usize {
+        let sets = self.list.iter().map(|group| {
+            bytes::map::<((u64, u8), u32)>(group.held.capacity()) + bytes::map::<(u64, u8)>(group.bare.capacity())
+        });
+        self.list.capacity() * size_of::<Group>() + sets.sum::<usize>()
+    }
+
+    /// Gives room back after many removals.
+    pub(super) fn trim(&mut self) {
+        for group in &mut self.list {
+            bytes::trim_map(&mut group.held);
+            bytes::trim_set(&mut group.bare);
+        }
+    }
+
     pub(super) fn group(&self, key: Option<u32>) -> Option<&Group> {
         self.list.iter().find(|group| group.key == key)
     }

@@ -3,32 +3,53 @@
 //! Pure sets over offsets `0..len` of a node. Invariant: an owner stands in `full` or in `partial`, never in both, and a
 //! partial cover is neither empty nor whole.
 
-use smallvec::SmallVec;
-
 /// Dense number of an owner inside one index; reused after the owner is gone.
 pub(super) type Slot = u32;
 
-/// A growing set of slots.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct SlotSet {
-    words: SmallVec<[u64; 2]>,
+/// A growing set of slots; the first 64 need no memory of their own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum SlotSet {
+    Word(u64),
+    Words(Box<[u64]>),
+}
+
+impl Default for SlotSet {
+    fn default() -> Self {
+        Self::Word(0)
+    }
 }
 
 impl SlotSet {
+    fn words(&self) -> &[u64] {
+        match self {
+            Self::Word(word) => std::slice::from_ref(word),
+            Self::Words(words) => words,
+        }
+    }
+
+    fn words_mut(&mut self) -> &mut [u64] {
+        match self {
+            Self::Word(word) => std::slice::from_mut(word),
+            Self::Words(words) => words,
+        }
+    }
+
     pub(super) fn contains(&self, slot: Slot) -> bool {
-        self.words.get(slot as usize / 64).is_some_and(|word| word >> (slot % 64) & 1 != 0)
+        self.words().get(slot as usize / 64).is_some_and(|word| word >> (slot % 64) & 1 != 0)
     }
 
     pub(super) fn insert(&mut self, slot: Slot) {
         let word = slot as usize / 64;
-        if word >= self.words.len() {
-            self.words.resize(word + 1, 0);
+        if word >= self.words().len() {
+            let mut words = self.words().to_vec();
+            words.resize(word + 1, 0);
+            *self = Self::Words(words.into_boxed_slice());
         }
-        self.words[word] |= 1 << (slot % 64);
+        self.words_mut()[word] |= 1 << (slot % 64);
     }
 
     pub(super) fn remove(&mut self, slot: Slot) -> bool {
-        let Some(word) = self.words.get_mut(slot as usize / 64) else {
+        let Some(word) = self.words_mut().get_mut(slot as usize / 64) else {
             return false;
         };
         let had = *word >> (slot % 64) & 1 != 0;
@@ -37,37 +58,49 @@ impl SlotSet {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.words.iter().all(|word| *word == 0)
+        self.words().iter().all(|word| *word == 0)
     }
 
     /// Words of 64 slots, lowest first; missing ones are zero.
     pub(super) fn word(&self, index: usize) -> u64 {
-        self.words.get(index).copied().unwrap_or(0)
+        self.words().get(index).copied().unwrap_or(0)
     }
 
     pub(super) fn word_count(&self) -> usize {
-        self.words.len()
+        self.words().len()
     }
 
     pub(super) fn set_word(&mut self, index: usize, value: u64) {
-        self.words[index] = value;
+        self.words_mut()[index] = value;
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = Slot> + '_ {
-        self.words.iter().enumerate().flat_map(|(index, word)| ones(*word).map(move |bit| index as u32 * 64 + bit))
+        self.words().iter().enumerate().flat_map(|(index, word)| ones(*word).map(move |bit| index as u32 * 64 + bit))
     }
 
     /// True if some slot is in both.
     fn meets(&self, other: &Self) -> bool {
-        self.words.iter().zip(&other.words).any(|(word, other)| word & other != 0)
+        self.words().iter().zip(other.words()).any(|(word, other)| word & other != 0)
+    }
+
+    /// True if both have the same slots.
+    pub(super) fn equals(&self, other: &Self) -> bool {
+        let (short, long) = (self.words(), other.words());
+        let (short, long) = if short.len() <= long.len() { (short, long) } else { (long, short) };
+        short == &long[..short.len()] && long[short.len()..].iter().all(|word| *word == 0)
     }
 
     /// True if no other slot than `slot` is in the set.
     fn only(&self, slot: Slot) -> bool {
-        self.words.iter().enumerate().all(|(index, word)| {
+        self.words().iter().enumerate().all(|(index, word)| {
             let own = if index == slot as usize / 64 { 1 << (slot % 64) } else { 0 };
             word & !own == 0
         })
+    }
+
+    /// Bytes that it points to.
+    pub(super) fn bytes(&self) -> usize {
+        if let Self::Words(words) = self { words.len() * 8 } else { 0 }
     }
 }
 
@@ -323,13 +356,13 @@ impl Holders {
             return 0;
         }
         if (a, b) == (0, len) {
-            let had = self.position(slot).map_or(0, |index| self.partial.remove(index).1.count());
+            let had = self.position(slot).map_or(0, |index| self.drop_partial(index).count());
             self.full.insert(slot);
             return len - had;
         }
         match self.position(slot) {
             Err(index) => {
-                self.partial.insert(index, (slot, Cover::Span(a, b)));
+                self.add_partial(index, (slot, Cover::Span(a, b)));
                 b - a
             }
             Ok(index) => {
@@ -338,7 +371,7 @@ impl Holders {
                 let cover = cover.with(a, b);
                 let after = cover.count();
                 if after == len {
-                    self.partial.remove(index);
+                    self.drop_partial(index);
                     self.full.insert(slot);
                 } else {
                     self.partial[index].1 = cover;
@@ -353,7 +386,7 @@ impl Holders {
         if self.full.remove(slot) {
             if let Some(cover) = Cover::Span(0, len).without(off) {
                 let index = self.position(slot).unwrap_or_else(|index| index);
-                self.partial.insert(index, (slot, cover));
+                self.add_partial(index, (slot, cover));
             }
             return true;
         }
@@ -365,7 +398,7 @@ impl Holders {
         }
         match std::mem::replace(&mut self.partial[index].1, Cover::Span(0, 0)).without(off) {
             Some(cover) => self.partial[index].1 = cover,
-            None => drop(self.partial.remove(index)),
+            None => drop(self.drop_partial(index)),
         }
         true
     }
@@ -375,7 +408,7 @@ impl Holders {
         if self.full.remove(slot) {
             return Some(Cover::Span(0, len));
         }
-        self.position(slot).ok().map(|index| self.partial.remove(index).1)
+        self.position(slot).ok().map(|index| self.drop_partial(index))
     }
 
     /// Cuts a node of `len` blocks at `at`: `self` keeps the tail, the head is returned.
@@ -398,7 +431,7 @@ impl Holders {
         let full = std::mem::take(&mut self.full);
         for slot in full.iter() {
             let index = self.position(slot).unwrap_or_else(|index| index);
-            self.partial.insert(index, (slot, Cover::Span(0, old)));
+            self.add_partial(index, (slot, Cover::Span(0, old)));
         }
     }
 
@@ -445,8 +478,36 @@ impl Holders {
             self.full.insert(slot);
         } else {
             let index = self.position(slot).unwrap_or_else(|index| index);
-            self.partial.insert(index, (slot, cover));
+            self.add_partial(index, (slot, cover));
         }
+    }
+
+    /// Most nodes have no partial holder or one: there is room for no more than needed.
+    fn add_partial(&mut self, index: usize, partial: (Slot, Cover)) {
+        if self.partial.len() == self.partial.capacity() {
+            self.partial.reserve_exact(1 + self.partial.len() / 4);
+        }
+        self.partial.insert(index, partial);
+    }
+
+    fn drop_partial(&mut self, index: usize) -> Cover {
+        let (_, cover) = self.partial.remove(index);
+        if self.partial.capacity() > 2 * self.partial.len() + 1 {
+            self.partial.shrink_to(self.partial.len() + self.partial.len() / 4);
+        }
+        cover
+    }
+
+    /// True if every owner that holds anything holds all, and the same ones do so in `other`.
+    pub(super) fn equals_whole(&self, other: &Self) -> bool {
+        self.partial.is_empty() && other.partial.is_empty() && self.full.equals(&other.full)
+    }
+
+    /// Bytes that it points to.
+    pub(super) fn bytes(&self) -> usize {
+        let covers =
+            self.partial.iter().map(|(_, cover)| if let Cover::Bits(words) = cover { words.len() * 8 } else { 0 });
+        self.full.bytes() + self.partial.capacity() * size_of::<(Slot, Cover)>() + covers.sum::<usize>()
     }
 
     fn position(&self, slot: Slot) -> Result<usize, usize> {

@@ -281,8 +281,10 @@ impl PrefixIndex {
             over_limit: false,
             joining: false,
             doomed: Vec::new(),
+            whole: Vec::new(),
         };
         change(&mut writer);
+        state.trim();
         self.lower_count = self.lower_count + lower_blocks(&state) - lower;
         self.slots[slot as usize] = Some(state);
         self.refresh(slot);
@@ -345,11 +347,10 @@ impl PrefixIndex {
             }
         }
         for node in freed {
-            if self.tree.node(node).len > 0 {
+            if self.tree.exists(node) {
                 self.tree.reclaim(node);
             }
         }
-        self.tree.shrink();
         if let Some(state) = self.slots[slot as usize].as_deref_mut() {
             self.lower_count -= lower_blocks(state);
             state.forget_content();
@@ -404,6 +405,7 @@ impl PrefixIndex {
             content_blocks: self.tree.block_count(),
             nodes: self.tree.node_count(),
             owners: self.order.len() as u64,
+            bytes: self.bytes(),
         }
     }
 }

@@ -11,6 +11,7 @@
 
 mod answer;
 mod api;
+mod bytes;
 mod detail;
 mod digest;
 mod dump;
@@ -21,6 +22,7 @@ mod holders;
 mod image;
 #[allow(clippy::module_inception, reason = "the room is named after what this file holds")]
 mod index;
+mod own;
 mod owner;
 mod pending;
 mod recent;

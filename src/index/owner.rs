@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use super::api::{OwnerId, OwnerReport, OwnerSpec};
 use super::digest::Digest;
 use super::groups::Groups;
+use super::own::Own;
 use super::pending::Pending;
 use super::recent::{Recents, Removals};
 use super::tree::{Place, RECENT};
@@ -19,8 +20,6 @@ use crate::trust::{Reason, Trust};
 
 /// Bits of the rows that count as held.
 pub(super) const HELD: u8 = (1 << RECENT) - 1;
-/// In `own`: the places stand in `multi`.
-pub(super) const MULTI: Place = Place { seg: u32::MAX, off: 0 };
 
 /// One hash of an owner at a place, spelled out.
 #[derive(Debug, Clone)]
@@ -72,7 +71,7 @@ pub(super) struct OwnerState {
     pub(super) spec: OwnerSpec,
     pub(super) trust: Trust,
     /// Places of hashes that the table of the tree does not give.
-    pub(super) own: FxHashMap<u64, Place>,
+    pub(super) own: Own,
     /// Places of hashes that have several, newest last.
     pub(super) multi: FxHashMap<u64, SmallVec<[Place; 2]>>,
     pub(super) overlays: FxHashMap<Place, Overlay>,
@@ -114,7 +113,7 @@ impl OwnerState {
             registered: false,
             spec,
             trust,
-            own: FxHashMap::default(),
+            own: Own::default(),
             multi: FxHashMap::default(),
             overlays: FxHashMap::default(),
             free: FxHashSet::default(),
@@ -140,7 +139,7 @@ impl OwnerState {
 
     /// Forgets content, learnt groups and everything remembered; counters stay.
     pub(super) fn forget_content(&mut self) {
-        self.own = FxHashMap::default();
+        self.own = Own::default();
         self.multi = FxHashMap::default();
         self.overlays = FxHashMap::default();
         self.free = FxHashSet::default();

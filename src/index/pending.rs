@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
+use super::bytes;
 use crate::ids::Namespace;
 
 /// One waiting engine block.
@@ -37,6 +38,11 @@ pub(super) struct Stores {
 }
 
 impl PendingBlock {
+    /// Bytes that it points to.
+    fn heap(&self) -> usize {
+        self.token_bytes.len() + (self.extras.len() + self.locals.len()) * 8
+    }
+
     /// One more store of a group on a row.
     fn add(&mut self, group: Option<u32>, row: u8) {
         self.rows |= 1 << row;
@@ -55,6 +61,8 @@ pub(super) struct Pending {
     by_parent: FxHashMap<u64, SmallVec<[u64; 1]>>,
     next: u64,
     index_blocks: u64,
+    /// Bytes that the blocks point to.
+    heap: usize,
 }
 
 impl Pending {
@@ -83,6 +91,7 @@ impl Pending {
         self.by_hash.entry(block.hash).or_default().push(number);
         self.by_parent.entry(block.parent).or_default().push(number);
         self.index_blocks += block.locals.len() as u64;
+        self.heap += block.heap();
         self.blocks.insert(number, block);
     }
 
@@ -130,9 +139,23 @@ impl Pending {
         self.blocks.values()
     }
 
+    /// Bytes that it points to.
+    pub(super) fn bytes(&self) -> usize {
+        let lists = bytes::map::<(u64, SmallVec<[u64; 1]>)>(self.by_hash.capacity())
+            + bytes::map::<(u64, SmallVec<[u64; 1]>)>(self.by_parent.capacity());
+        self.heap + lists + bytes::tree_map(&self.blocks)
+    }
+
+    /// Gives room back after many left.
+    pub(super) fn trim(&mut self) {
+        bytes::trim_map(&mut self.by_hash);
+        bytes::trim_map(&mut self.by_parent);
+    }
+
     fn take(&mut self, number: u64) -> Option<PendingBlock> {
         let block = self.blocks.remove(&number)?;
         self.index_blocks -= block.locals.len() as u64;
+        self.heap -= block.heap();
         for (map, key) in [(&mut self.by_hash, block.hash), (&mut self.by_parent, block.parent)] {
             if let Some(numbers) = map.get_mut(&key) {
                 numbers.retain(|other| *other != number);

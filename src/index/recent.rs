@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 
+use super::bytes;
 use crate::ids::Seq;
 
 /// Ring of removed but remembered hashes.
@@ -59,6 +60,17 @@ impl Recents {
             }
             _ => true,
         })
+    }
+
+    /// Bytes that it points to.
+    pub(super) fn bytes(&self) -> usize {
+        self.ring.capacity() * 8 + bytes::map::<(u64, u32)>(self.stale.capacity())
+    }
+
+    /// Gives room back after many left.
+    pub(super) fn trim(&mut self) {
+        bytes::trim_ring(&mut self.ring);
+        bytes::trim_map(&mut self.stale);
     }
 
     fn compact(&mut self) {
@@ -118,6 +130,11 @@ impl Removals {
 
     pub(super) fn is_empty(&self) -> bool {
         self.ring.is_empty()
+    }
+
+    /// Bytes that it points to.
+    pub(super) fn bytes(&self) -> usize {
+        self.ring.capacity() * size_of::<Removal>()
     }
 
     /// All of them, oldest first.

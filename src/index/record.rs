@@ -7,7 +7,8 @@ use smallvec::{SmallVec, smallvec};
 
 use super::api::Limits;
 use super::holders::Slot;
-use super::owner::{HELD, MULTI, Overlay, OwnerState, Record};
+use super::own::MULTI;
+use super::owner::{HELD, Overlay, OwnerState, Record};
 use super::recent::Removal;
 use super::store::piece_of;
 use super::tree::{At, NodeId, Place, RECENT, ROOT, Tree};
@@ -36,6 +37,8 @@ pub(super) struct Writer<'a> {
     pub(super) joining: bool,
     /// Nodes whose end may be free; looked at when an event is done, so that no cursor is pulled away.
     pub(super) doomed: Vec<NodeId>,
+    /// Nodes that became whole for the owner, and may join the blocks before them; looked at when an event is done.
+    pub(super) whole: Vec<NodeId>,
 }
 
 /// Where a block hangs: the place and hash of its parent.
@@ -141,11 +144,21 @@ impl Writer<'_> {
         if !places.is_empty() {
             let list = self.me.multi.entry(hash).or_insert_with(|| places.iter().copied().collect());
             list.push(place);
-            self.me.own.insert(hash, MULTI);
+            self.know(hash, MULTI);
         } else if apart || self.tree.engine(place) != hash || self.tree.find_hash(hash) != Some(place) {
-            self.me.own.insert(hash, place);
+            self.know(hash, place);
         }
         held
+    }
+
+    /// Notes the place of a hash that the table of the tree does not give.
+    pub(super) fn know(&mut self, hash: u64, place: Place) {
+        self.me.own.insert((self.tree, self.slot), hash, place);
+    }
+
+    /// True if the table of the tree does not decide about a hash.
+    pub(super) fn has_own(&self, hash: u64) -> bool {
+        self.me.own.get((self.tree, self.slot), hash).is_some()
     }
 
     /// The overlay of a known place, made from the common form if need be.
@@ -207,16 +220,20 @@ impl Writer<'_> {
         let node = self.tree.node_mut(at.node);
         let len = node.len;
         if any {
-            node.row_mut(row).insert(self.slot, (at.off, at.off + 1), len);
+            let added = node.row_mut(row).insert(self.slot, (at.off, at.off + 1), len);
+            if added > 0 && at.off + 1 == len && node.goes_on() {
+                self.whole.push(at.node);
+            }
         } else if node.row(row).is_some() {
             node.row_mut(row).remove(self.slot, at.off, len);
+            node.drop_empty();
         }
     }
 
     /// Node and offset of a hash in the common form: one place, which the table names, and nothing apart from it.
     pub(super) fn common_place(&self, hash: u64) -> Option<At> {
         let me = &self.me;
-        if !me.overlays.is_empty() || !me.spans.is_empty() || !me.free.is_empty() || me.own.contains_key(&hash) {
+        if !me.overlays.is_empty() || !me.spans.is_empty() || !me.free.is_empty() || self.has_own(hash) {
             return None;
         }
         let at = self.tree.at(self.tree.find_hash(hash)?);
@@ -286,6 +303,7 @@ impl Writer<'_> {
                 let node = self.tree.node_mut(at.node);
                 let len = node.len;
                 node.row_mut(RECENT).remove(self.slot, at.off, len);
+                node.drop_empty();
                 if at.off + 1 == len {
                     self.doomed.push(at.node);
                 }
@@ -333,27 +351,32 @@ impl Writer<'_> {
     }
 
     fn forget_place(&mut self, place: Place, hash: u64) {
-        match self.me.own.get(&hash) {
-            Some(&MULTI) => {
+        match self.me.own.get((self.tree, self.slot), hash) {
+            Some(MULTI) => {
                 let Some(list) = self.me.multi.get_mut(&hash) else {
                     return;
                 };
                 list.retain(|other| *other != place);
                 if let [only] = list[..] {
                     self.me.multi.remove(&hash);
-                    self.me.own.insert(hash, only);
+                    self.know(hash, only);
                 }
             }
-            Some(only) if *only == place => drop(self.me.own.remove(&hash)),
+            Some(only) if only == place => self.me.own.remove((self.tree, self.slot), hash),
             _ => {}
         }
     }
 
-    /// Gives free ends of nodes back.
+    /// Gives free ends of nodes back, and joins pieces that nothing tells apart.
     pub(super) fn reclaim(&mut self) {
         while let Some(node) = self.doomed.pop() {
-            if node != ROOT && self.tree.node(node).len > 0 {
+            if node != ROOT && self.tree.exists(node) {
                 self.tree.reclaim(node);
+            }
+        }
+        while let Some(node) = self.whole.pop() {
+            if self.tree.exists(node) {
+                self.tree.join(node);
             }
         }
     }
@@ -378,10 +401,10 @@ impl Writer<'_> {
                 }
             }
         }
-        for owner in self.others.iter().flatten() {
-            match owner.own.get(&hash) {
-                Some(&MULTI) => owner.multi.get(&hash).into_iter().flatten().for_each(|place| add(*place, owner)),
-                Some(place) => add(*place, owner),
+        for (slot, owner) in (0..).zip(self.others).filter_map(|(slot, owner)| Some((slot, owner.as_deref()?))) {
+            match owner.own.get((self.tree, slot), hash) {
+                Some(MULTI) => owner.multi.get(&hash).into_iter().flatten().for_each(|place| add(*place, owner)),
+                Some(place) => add(place, owner),
                 None => {}
             }
         }

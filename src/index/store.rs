@@ -346,9 +346,7 @@ impl Writer<'_> {
                 let same = self.tree.common(at, locals);
                 if same == 0 {
                     at.node = self.tree.split(at.node, at.off);
-                    at = self.append(at.node, &run, done);
-                    self.hold_run(at, &run, done..run.hashes.len(), parent);
-                    return;
+                    continue;
                 }
                 let upto = done + same as usize;
                 self.hold_run(at, &run, done..upto, parent);
@@ -358,19 +356,22 @@ impl Writer<'_> {
             } else if let Some(child) = self.tree.child(at.node, locals[0]) {
                 at = At { node: child, off: 0 };
             } else {
-                at = self.append(at.node, &run, done);
-                self.hold_run(at, &run, done..run.hashes.len(), parent);
-                return;
+                let count;
+                (at, count) = self.append(at.node, &run, done);
+                let upto = done + count as usize;
+                self.hold_run(at, &run, done..upto, parent);
+                at.off += count;
+                parent = Some((self.tree.place(At { off: at.off - 1, ..at }), run.hashes[upto - 1]));
+                done = upto;
             }
         }
     }
 
-    fn append(&mut self, node: NodeId, run: &Run<'_>, done: usize) -> At {
+    fn append(&mut self, node: NodeId, run: &Run<'_>, done: usize) -> (At, u32) {
         let (locals, hashes) = (&run.locals[done..], &run.hashes[done..]);
-        let at = self.tree.append(node, (locals, hashes), self.slot, run.namespace);
-        self.tree.reserve(locals.len());
-        self.tree.enter_hashes(at, locals.len() as u32);
-        at
+        let (at, count) = self.tree.append(node, (locals, hashes), self.slot, run.namespace);
+        self.tree.enter_hashes(at, count);
+        (at, count)
     }
 
     /// Holds the blocks `range` of a run, which lie in one node from `at` on.
@@ -401,7 +402,7 @@ impl Writer<'_> {
             && !node.has_column(self.slot)
             && engines[..hashes.len()] == *hashes
             && self.me.pending.as_ref().is_none_or(|pending| !hashes.iter().any(|hash| pending.contains(*hash)))
-            && (self.me.own.is_empty() || !hashes.iter().any(|hash| self.me.own.contains_key(hash)))
+            && (self.me.own.is_empty() || !hashes.iter().any(|hash| self.has_own(*hash)))
             && parent.is_none_or(|(place, hash)| self.me.own.is_empty() || self.main(place) == hash)
             && (self.me.free.is_empty() || !self.has_free(at, hashes))
     }
@@ -424,6 +425,7 @@ impl Writer<'_> {
                     self.me.revive(*hash);
                 }
             }
+            node.drop_empty();
         }
         let before = self.tree.local_before(at);
         let locals = &self.tree.locals(at.node)[start as usize..end as usize];
@@ -441,8 +443,11 @@ impl Writer<'_> {
                 }
             }
         }
-        let holders = self.tree.node_mut(at.node).row_mut(row);
-        self.me.blocks[row] += u64::from(holders.insert(self.slot, (start, end), len));
+        let node = self.tree.node_mut(at.node);
+        self.me.blocks[row] += u64::from(node.row_mut(row).insert(self.slot, (start, end), len));
+        if end == len && node.goes_on() {
+            self.whole.push(at.node);
+        }
     }
 }
 

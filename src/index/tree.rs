@@ -4,13 +4,21 @@
 //! of a segment lie on one path of the tree, so what can be trimmed is always at a segment's end.
 //! Invariant: every node but the root has at least one block, and its first block is unique among its siblings.
 
+mod arena;
+mod bytes;
 mod edit;
+mod join;
+mod segment;
+mod table;
 
-use hashbrown::HashTable;
-use smallvec::SmallVec;
+use arena::Arena;
+use segment::Segment;
 
 use super::holders::{Held, Holders, Slot};
 use crate::ids::Namespace;
+
+pub(super) use segment::SEGMENT_MAX;
+pub(super) use table::Table;
 
 pub(super) type NodeId = u32;
 
@@ -30,23 +38,24 @@ pub(super) struct Place {
     pub(super) off: u32,
 }
 
+impl Place {
+    /// As a number of 44 bits, for tables.
+    pub(super) fn pack(self) -> u64 {
+        debug_assert!(self.seg < 1 << 28 && self.off < SEGMENT_MAX);
+        u64::from(self.seg) << 16 | u64::from(self.off)
+    }
+
+    /// The reverse.
+    pub(super) fn unpack(packed: u64) -> Self {
+        Self { seg: (packed >> 16) as u32, off: packed as u32 % SEGMENT_MAX }
+    }
+}
+
 /// A position in the tree: before block `off` of `node` (`off == len`: behind its last block).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct At {
     pub(super) node: NodeId,
     pub(super) off: u32,
-}
-
-/// Physical storage of a run of blocks.
-#[derive(Debug, Default)]
-struct Segment {
-    locals: Vec<u64>,
-    /// Hash that the first storer gave the block.
-    engines: Vec<u64>,
-    /// Views on this segment by start, ascending.
-    views: SmallVec<[(u32, NodeId); 1]>,
-    /// Some block's hash belongs to another block in the table.
-    shadowed: bool,
 }
 
 /// Hashes by owner, one per block.
@@ -65,10 +74,16 @@ pub(super) struct Node {
     /// None for plain blocks.
     namespace: Option<Box<Namespace>>,
     pub(super) device: Holders,
-    recent: Holders,
+    recent: Option<Box<Holders>>,
     lower: Option<Box<[Holders; 3]>>,
     /// Hashes of owners whose own hash differs from the first storer's, ascending by owner; may end before the node.
     aliases: Option<Box<Columns>>,
+}
+
+impl Default for Node {
+    fn default() -> Self {
+        Self::new(0, 0, 0, NONE, Namespace::default())
+    }
 }
 
 impl Node {
@@ -83,9 +98,27 @@ impl Node {
             prev_sibling: NONE,
             namespace: (!namespace.is_plain()).then(|| Box::new(namespace)),
             device: Holders::default(),
-            recent: Holders::default(),
+            recent: None,
             lower: None,
             aliases: None,
+        }
+    }
+
+    /// True if the blocks before it lie in the same segment, so that it may join them.
+    pub(super) fn goes_on(&self) -> bool {
+        self.start > 0
+    }
+
+    /// Drops what says nothing.
+    pub(super) fn drop_empty(&mut self) {
+        if self.recent.as_deref().is_some_and(Holders::is_empty) {
+            self.recent = None;
+        }
+        if self.lower.iter().flat_map(|lower| lower.iter()).all(Holders::is_empty) {
+            self.lower = None;
+        }
+        if self.aliases.as_ref().is_some_and(|columns| columns.is_empty()) {
+            self.aliases = None;
         }
     }
 
@@ -93,7 +126,7 @@ impl Node {
     pub(super) fn row(&self, row: usize) -> Option<&Holders> {
         match row {
             0 => Some(&self.device),
-            RECENT => Some(&self.recent),
+            RECENT => self.recent.as_deref(),
             _ => self.lower.as_ref().map(|lower| &lower[row - 1]),
         }
     }
@@ -101,7 +134,7 @@ impl Node {
     pub(super) fn row_mut(&mut self, row: usize) -> &mut Holders {
         match row {
             0 => &mut self.device,
-            RECENT => &mut self.recent,
+            RECENT => self.recent.get_or_insert_default(),
             _ => &mut self.lower.get_or_insert_default()[row - 1],
         }
     }
@@ -112,11 +145,13 @@ impl Node {
     }
 
     fn rows_mut(&mut self) -> impl Iterator<Item = &mut Holders> {
-        [&mut self.device, &mut self.recent].into_iter().chain(self.lower.iter_mut().flat_map(|lower| lower.iter_mut()))
+        let lower = self.lower.iter_mut().flat_map(|lower| lower.iter_mut());
+        std::iter::once(&mut self.device).chain(self.recent.as_deref_mut()).chain(lower)
     }
 
     pub(super) fn rows(&self) -> impl Iterator<Item = &Holders> {
-        [&self.device, &self.recent].into_iter().chain(self.lower.iter().flat_map(|lower| lower.iter()))
+        let lower = self.lower.iter().flat_map(|lower| lower.iter());
+        std::iter::once(&self.device).chain(self.recent.as_deref()).chain(lower)
     }
 
     /// Rows on which the owner has the block, as bits.
@@ -142,21 +177,30 @@ impl Node {
 /// The tree.
 #[derive(Debug)]
 pub(super) struct Tree {
-    segments: Vec<Segment>,
-    free_segments: Vec<u32>,
-    nodes: Vec<Node>,
-    free_nodes: Vec<NodeId>,
+    segments: Arena<Segment>,
+    nodes: Arena<Node>,
     /// By (parent, first local hash).
-    edges: HashTable<NodeId>,
+    edges: Table,
     /// By the first storer's hash; one block at most per hash.
-    by_hash: HashTable<Place>,
+    by_hash: Table,
     blocks: u64,
+    /// Bytes of all segments' blocks.
+    data_bytes: usize,
 }
 
+/// Parts of the tables of a tree.
+const PARTS: usize = 512;
+
 /// Spreads a number over all bits, for the tables.
-fn mix(value: u64) -> u64 {
+pub(super) fn mix(value: u64) -> u64 {
     let value = value.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     value ^ (value >> 32)
+}
+
+/// Key of a node's edge.
+fn edge_of(nodes: &Arena<Node>, segments: &Arena<Segment>, id: NodeId) -> u64 {
+    let node = &nodes[id];
+    edge_key(node.parent, segments[node.seg].locals()[node.start as usize])
 }
 
 fn edge_key(parent: NodeId, local: u64) -> u64 {
@@ -165,23 +209,30 @@ fn edge_key(parent: NodeId, local: u64) -> u64 {
 
 impl Tree {
     pub(super) fn new() -> Self {
-        Self {
-            segments: vec![Segment::default()],
-            free_segments: Vec::new(),
-            nodes: vec![Node::new(0, 0, 0, NONE, Namespace::default())],
-            free_nodes: Vec::new(),
-            edges: HashTable::new(),
-            by_hash: HashTable::new(),
+        let mut tree = Self {
+            segments: Arena::default(),
+            nodes: Arena::default(),
+            edges: Table::new(PARTS),
+            by_hash: Table::new(PARTS),
             blocks: 0,
-        }
+            data_bytes: 0,
+        };
+        tree.segments.insert(Segment::default());
+        tree.nodes.insert(Node::default());
+        tree
     }
 
     pub(super) fn node(&self, id: NodeId) -> &Node {
-        &self.nodes[id as usize]
+        &self.nodes[id]
+    }
+
+    /// True while a node has this id.
+    pub(super) fn exists(&self, id: NodeId) -> bool {
+        self.nodes.contains(id)
     }
 
     pub(super) fn node_mut(&mut self, id: NodeId) -> &mut Node {
-        &mut self.nodes[id as usize]
+        &mut self.nodes[id]
     }
 
     /// Content blocks.
@@ -191,17 +242,22 @@ impl Tree {
 
     /// Nodes, the root not counted.
     pub(super) fn node_count(&self) -> u64 {
-        (self.nodes.len() - 1 - self.free_nodes.len()) as u64
+        self.nodes.len() as u64 - 1
     }
 
     /// One past the largest node id.
     pub(super) fn id_end(&self) -> NodeId {
-        self.nodes.len() as NodeId
+        self.nodes.end()
     }
 
     /// Ids of all nodes that exist, the root not among them.
+    pub(super) fn ids(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.nodes.ids().skip(1)
+    }
+
+    /// The same, for those who change nodes meanwhile.
     pub(super) fn node_ids(&self) -> Vec<NodeId> {
-        (1..self.nodes.len() as NodeId).filter(|id| self.nodes[*id as usize].len > 0).collect()
+        self.ids().collect()
     }
 
     /// Children of a node, in no order.
@@ -213,7 +269,7 @@ impl Tree {
     /// Local hashes of a node.
     pub(super) fn locals(&self, id: NodeId) -> &[u64] {
         let node = self.node(id);
-        &self.segments[node.seg as usize].locals[node.start as usize..(node.start + node.len) as usize]
+        &self.segments[node.seg].locals()[node.start as usize..(node.start + node.len) as usize]
     }
 
     /// Local hash of the block before a block; 0 at the root.
@@ -221,7 +277,7 @@ impl Tree {
         let node = self.node(at.node);
         match (node.start + at.off).checked_sub(1) {
             // The views of a segment lie on one path.
-            Some(before) => self.segments[node.seg as usize].locals[before as usize],
+            Some(before) => self.segments[node.seg].locals()[before as usize],
             None if node.parent == ROOT => 0,
             None => *self.locals(node.parent).last().expect("every node but the root has a block"),
         }
@@ -230,22 +286,17 @@ impl Tree {
     /// First storers' hashes of a node.
     pub(super) fn engines(&self, id: NodeId) -> &[u64] {
         let node = self.node(id);
-        &self.segments[node.seg as usize].engines[node.start as usize..(node.start + node.len) as usize]
+        &self.segments[node.seg].engines()[node.start as usize..(node.start + node.len) as usize]
     }
 
     /// True if some hash of the node's segment belongs to another block in the table.
     pub(super) fn is_shadowed(&self, id: NodeId) -> bool {
-        self.segments[self.node(id).seg as usize].shadowed
+        self.segments[self.node(id).seg].shadowed
     }
 
     /// Node and offset of a block.
     pub(super) fn at(&self, place: Place) -> At {
-        let views = &self.segments[place.seg as usize].views;
-        let index = match views.len() {
-            1 => 0,
-            _ => views.partition_point(|(start, _)| *start <= place.off) - 1,
-        };
-        let (start, node) = views[index];
+        let (start, node) = self.segments[place.seg].views.of(place.off);
         At { node, off: place.off - start }
     }
 
@@ -266,23 +317,21 @@ impl Tree {
 
     /// The first storer's hash of a block.
     pub(super) fn engine(&self, place: Place) -> u64 {
-        self.segments[place.seg as usize].engines[place.off as usize]
+        self.segments[place.seg].engine(place.off)
     }
 
     /// The block that the table names for a hash.
     pub(super) fn find_hash(&self, hash: u64) -> Option<Place> {
-        self.by_hash.find(mix(hash), |place| self.engine(*place) == hash).copied()
+        self.by_hash.find(mix(hash), |place| self.engine(Place::unpack(place)) == hash).map(Place::unpack)
     }
 
     /// Enters a block under its first storer's hash; false if the hash stands for another block.
     fn insert_hash(&mut self, place: Place) -> bool {
-        let segments = &self.segments;
-        let engine = |place: &Place| segments[place.seg as usize].engines[place.off as usize];
-        let hash = engine(&place);
-        match self.by_hash.entry(mix(hash), |other| engine(other) == hash, |other| mix(engine(other))) {
-            hashbrown::hash_table::Entry::Occupied(entry) => *entry.get() == place,
-            hashbrown::hash_table::Entry::Vacant(entry) => {
-                entry.insert(place);
+        let hash = self.engine(place);
+        match self.find_hash(hash) {
+            Some(other) => other == place,
+            None => {
+                self.by_hash.insert(mix(hash), place.pack());
                 true
             }
         }
@@ -291,28 +340,13 @@ impl Tree {
     /// Enters blocks from `at` on, all in one node, under their first storers' hashes; notes hashes that stand for others.
     pub(super) fn enter_hashes(&mut self, at: At, count: u32) {
         let first = self.place(at);
+        let segment = &self.segments[first.seg];
+        self.by_hash.touch((first.off..first.off + count).map(|off| mix(segment.engine(off))));
         let mut shadowed = false;
         for off in first.off..first.off + count {
             shadowed |= !self.insert_hash(Place { off, ..first });
         }
-        self.segments[first.seg as usize].shadowed |= shadowed;
-    }
-
-    /// Makes room for `count` more nodes.
-    pub(super) fn reserve_nodes(&mut self, count: usize) {
-        self.nodes.reserve(count.saturating_sub(self.free_nodes.len()));
-        self.segments.reserve(count.saturating_sub(self.free_segments.len()));
-        let (nodes, segments) = (&self.nodes, &self.segments);
-        self.edges.reserve(count, |id| {
-            let node = &nodes[*id as usize];
-            edge_key(node.parent, segments[node.seg as usize].locals[node.start as usize])
-        });
-    }
-
-    /// Makes room for `count` more blocks in the table.
-    pub(super) fn reserve(&mut self, count: usize) {
-        let segments = &self.segments;
-        self.by_hash.reserve(count, |place| mix(segments[place.seg as usize].engines[place.off as usize]));
+        self.segments[first.seg].shadowed |= shadowed;
     }
 
     /// The hash that an owner gave a block that it has or had there: its own, or the first storer's.
@@ -334,9 +368,9 @@ impl Tree {
 
     /// The same for blocks in a row of one node.
     pub(super) fn set_hashes_of(&mut self, slot: Slot, at: At, hashes: &[u64]) {
-        let node = &mut self.nodes[at.node as usize];
+        let node = &mut self.nodes[at.node];
         let (off, start) = (at.off as usize, node.start as usize);
-        let engines = &self.segments[node.seg as usize].engines[start..];
+        let engines = &self.segments[node.seg].engines()[start..];
         let first = || engines[off..off + hashes.len()] == *hashes;
         let columns = match &mut node.aliases {
             None if first() => return,
@@ -352,6 +386,9 @@ impl Tree {
         };
         let column = &mut columns[index].1;
         if column.len() < off + hashes.len() {
+            if column.capacity() < off + hashes.len() {
+                column.reserve_exact(segment::room(off + hashes.len()) - column.len());
+            }
             column.extend_from_slice(&engines[column.len()..off + hashes.len()]);
         }
         column[off..off + hashes.len()].copy_from_slice(hashes);
@@ -377,10 +414,10 @@ impl Tree {
     pub(super) fn child(&self, parent: NodeId, local: u64) -> Option<NodeId> {
         self.edges
             .find(edge_key(parent, local), |id| {
-                let node = self.node(*id);
-                node.parent == parent && self.segments[node.seg as usize].locals[node.start as usize] == local
+                let node = self.node(id as NodeId);
+                node.parent == parent && self.segments[node.seg].locals()[node.start as usize] == local
             })
-            .copied()
+            .map(|id| id as NodeId)
     }
 
     /// Blocks from `at` on that equal the beginning of `locals`.

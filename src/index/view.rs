@@ -3,7 +3,8 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::holders::Slot;
-use super::owner::{MULTI, OwnerState};
+use super::own::MULTI;
+use super::owner::OwnerState;
 use super::tree::{At, Place, Tree};
 
 /// One owner as it stands.
@@ -27,9 +28,9 @@ impl View<'_> {
 
     /// Places of a hash, newest last.
     pub(super) fn places(self, hash: u64) -> SmallVec<[Place; 1]> {
-        match self.owner.own.get(&hash) {
-            Some(&MULTI) => self.owner.multi.get(&hash).into_iter().flatten().copied().collect(),
-            Some(place) => smallvec![*place],
+        match self.owner.own.get((self.tree, self.slot), hash) {
+            Some(MULTI) => self.owner.multi.get(&hash).into_iter().flatten().copied().collect(),
+            Some(place) => smallvec![place],
             None => self.tree.find_hash(hash).filter(|place| self.has_record(*place, hash)).into_iter().collect(),
         }
     }

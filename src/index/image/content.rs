@@ -42,8 +42,6 @@ impl Content {
     /// Enters all blocks of a checked image. Nobody holds those that are new: the caller sees to it.
     pub(super) fn enter(tree: &mut Tree, image: &Image) -> Self {
         let mut content = Self { pieces: Vec::with_capacity(image.runs.len()) };
-        tree.reserve(image.block_count());
-        tree.reserve_nodes(image.runs.len());
         let mut start = 0;
         for run in &image.runs {
             content.run(tree, image, start, run);
@@ -85,10 +83,12 @@ impl Content {
             if at.off < len && at.node != ROOT {
                 at.node = tree.split(at.node, at.off);
             }
-            let at = tree.append_child(at.node, (locals, engines), run.namespace);
-            tree.enter_hashes(at, locals.len() as u32);
-            self.pieces.push(Piece { from, to: end, place: tree.place(at), before, same: true });
-            return;
+            let count;
+            (at, count) = tree.append_child(at.node, (locals, engines), run.namespace);
+            tree.enter_hashes(at, count);
+            self.pieces.push(Piece { from, to: from + count, place: tree.place(at), before, same: true });
+            from += count;
+            at.off = count;
         }
     }
 

@@ -62,11 +62,8 @@ fn blank(state: &OwnerState) -> OwnerImage {
 /// knows a block below.
 fn extents(tree: &Tree, slots: &SlotSet) -> Vec<u32> {
     let mut extents = vec![0; tree.id_end() as usize];
-    for id in 1..tree.id_end() {
+    for id in tree.ids() {
         let node = tree.node(id);
-        if node.len == 0 {
-            continue;
-        }
         let end = node.rows().map(|holders| holders.end_of(slots, node.len)).max().unwrap_or(0);
         if end <= extents[id as usize] {
             continue;

@@ -5,7 +5,8 @@ use smallvec::SmallVec;
 
 use super::super::api::ApplyContext;
 use super::super::index::PrefixIndex;
-use super::super::owner::{HELD, MULTI, Overlay, Record};
+use super::super::own::MULTI;
+use super::super::owner::{HELD, Overlay, Record};
 use super::super::record::Writer;
 use super::super::tree::{At, Place, RECENT};
 use super::check;
@@ -189,8 +190,6 @@ impl Import<'_, '_> {
         let ranges = self.owner.rows.iter().flatten();
         let mut spans: Vec<Span> = ranges.flat_map(|range| self.content.spans(tree, *range)).collect();
         spans.retain(|span| tree.is_shadowed(span.at.node) || tree.node(span.at.node).has_column(slot));
-        let own = spans.iter().filter(|span| tree.node(span.at.node).has_column(slot));
-        self.writer.me.own.reserve(own.map(|span| span.len as usize).sum());
         for span in spans {
             for off in span.at.off..span.at.off + span.len {
                 let at = At { off, ..span.at };
@@ -219,16 +218,16 @@ impl Import<'_, '_> {
     /// Enters a record where the table of the tree does not name it.
     fn know(&mut self, place: Place, hash: u64) {
         let places = self.writer.places(hash);
-        let me = &mut *self.writer.me;
         if places.contains(&place) {
             return;
         }
         if places.is_empty() {
-            me.own.insert(hash, place);
+            self.writer.know(hash, place);
             return;
         }
-        me.multi.entry(hash).or_insert_with(|| places.iter().copied().collect()).push(place);
-        me.own.insert(hash, MULTI);
+        let multi = self.writer.me.multi.entry(hash).or_insert_with(|| places.iter().copied().collect());
+        multi.push(place);
+        self.writer.know(hash, MULTI);
     }
 
     fn free(&mut self) {

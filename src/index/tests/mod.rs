@@ -7,6 +7,7 @@
 //! `,` belongs to the batch of the step before.
 //! An answer is `owner device/host/disk` for every row that is listed.
 
+mod bytes;
 mod digests;
 mod find;
 mod groups;

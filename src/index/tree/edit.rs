@@ -1,20 +1,18 @@
 //! Changes of the tree's shape: nodes are cut, grown, freed.
 
-use smallvec::smallvec;
-
-use super::{At, NONE, Node, NodeId, Place, ROOT, ROWS, Segment, Tree, edge_key, mix};
+use super::{At, NONE, Node, NodeId, Place, ROOT, ROWS, SEGMENT_MAX, Segment, Tree, edge_key, edge_of, mix};
 use crate::ids::Namespace;
 use crate::index::holders::{Cover, Holders, Slot};
 
 impl Tree {
     /// Cuts a node before block `off` (neither 0 nor its length): the tail keeps its id, the head's is returned.
     pub(in crate::index) fn split(&mut self, id: NodeId, off: u32) -> NodeId {
-        let head_id = self.free_node();
-        let node = &mut self.nodes[id as usize];
+        let head_id = self.nodes.insert(Node::default());
+        let node = &mut self.nodes[id];
         let (len, start, seg, parent) = (node.len, node.start, node.seg, node.parent);
         let mut head = Node::new(seg, start, off, parent, node.namespace());
         head.device = node.device.split_off_head(off, len);
-        head.recent = node.recent.split_off_head(off, len);
+        head.recent = node.recent.as_mut().map(|recent| Box::new(recent.split_off_head(off, len)));
         if let Some(lower) = &mut node.lower {
             let mut heads = <Box<[Holders; 3]>>::default();
             for (head, tail) in heads.iter_mut().zip(lower.iter_mut()) {
@@ -26,7 +24,9 @@ impl Tree {
             let mut heads = Vec::with_capacity(columns.len());
             for (slot, column) in columns.iter_mut() {
                 let tail = if column.len() > off as usize { column.split_off(off as usize) } else { Vec::new() };
-                heads.push((*slot, std::mem::replace(column, tail)));
+                let mut head = std::mem::replace(column, tail);
+                head.shrink_to_fit();
+                heads.push((*slot, head));
             }
             columns.retain(|(_, column)| !column.is_empty());
             head.aliases = Some(Box::new(heads));
@@ -37,71 +37,87 @@ impl Tree {
         head.first_child = id;
         (head.next_sibling, head.prev_sibling) = (node.next_sibling, node.prev_sibling);
         (node.next_sibling, node.prev_sibling) = (NONE, NONE);
+        [&mut head, node].into_iter().for_each(Node::drop_empty);
         self.replace_links(&head, head_id);
-        let first = self.segments[seg as usize].locals[start as usize];
-        let edge = self.edges.find_mut(edge_key(parent, first), |other| *other == id);
-        *edge.expect("every node but the root has an edge") = head_id;
-        self.nodes[head_id as usize] = head;
+        let first = self.segments[seg].locals()[start as usize];
+        let had = self.edges.replace(edge_key(parent, first), u64::from(id), u64::from(head_id));
+        debug_assert!(had, "every node but the root has an edge");
+        self.nodes[head_id] = head;
         self.insert_edge(id);
-        let views = &mut self.segments[seg as usize].views;
-        let index = views.partition_point(|(view, _)| *view < start);
-        views[index].1 = head_id;
-        views.insert(index + 1, (start + off, id));
+        let views = &mut self.segments[seg].views;
+        views.set(start, head_id);
+        views.add(start + off, id);
         head_id
     }
 
     /// Appends blocks behind `parent` (a whole node's end): in place where nobody else is concerned, else as a child.
-    /// Returns the position of the first one. The caller enters hashes and holders.
+    /// Returns the position of the first one and how many were appended, for a segment takes no more than
+    /// [`SEGMENT_MAX`]. The caller enters hashes and holders.
     pub(in crate::index) fn append(
         &mut self,
         parent: NodeId,
         blocks: (&[u64], &[u64]),
         for_slot: Slot,
         namespace: Namespace,
-    ) -> At {
-        let (locals, engines) = blocks;
-        debug_assert!(!locals.is_empty() && locals.len() == engines.len());
-        let node = &mut self.nodes[parent as usize];
+    ) -> (At, u32) {
+        let node = &mut self.nodes[parent];
         if parent != ROOT && node.first_child == NONE && node.only(for_slot) {
-            let old = node.len;
-            self.blocks += locals.len() as u64;
-            for holders in node.rows_mut() {
-                holders.grow(old);
+            let segment = &mut self.segments[node.seg];
+            let count = blocks.0.len().min((SEGMENT_MAX - segment.len()) as usize);
+            if count > 0 {
+                let old = node.len;
+                self.blocks += count as u64;
+                for holders in node.rows_mut() {
+                    holders.grow(old);
+                }
+                node.len += count as u32;
+                let before = segment.bytes();
+                segment.push((&blocks.0[..count], &blocks.1[..count]));
+                self.data_bytes += segment.bytes() - before;
+                return (At { node: parent, off: old }, count as u32);
             }
-            node.len += locals.len() as u32;
-            let segment = &mut self.segments[node.seg as usize];
-            segment.locals.extend_from_slice(locals);
-            segment.engines.extend_from_slice(engines);
-            return At { node: parent, off: old };
         }
         self.append_child(parent, blocks, namespace)
     }
 
-    /// Appends blocks behind `parent` as a node of their own.
+    /// Appends blocks behind `parent` as a node of their own: in its segment where that ends with it, so that both can
+    /// become one again.
     pub(in crate::index) fn append_child(
         &mut self,
         parent: NodeId,
         blocks: (&[u64], &[u64]),
         namespace: Namespace,
-    ) -> At {
-        let (locals, engines) = blocks;
-        self.blocks += locals.len() as u64;
-        let id = self.free_node();
-        let seg = self.free_segments.pop().unwrap_or_else(|| {
-            self.segments.push(Segment::default());
-            self.segments.len() as u32 - 1
-        });
-        self.segments[seg as usize] =
-            Segment { locals: locals.to_vec(), engines: engines.to_vec(), views: smallvec![(0, id)], shadowed: false };
-        let mut node = Node::new(seg, 0, locals.len() as u32, parent, namespace);
+    ) -> (At, u32) {
+        debug_assert!(!blocks.0.is_empty() && blocks.0.len() == blocks.1.len());
+        let count = blocks.0.len().min(SEGMENT_MAX as usize);
+        let blocks = (&blocks.0[..count], &blocks.1[..count]);
+        self.blocks += count as u64;
+        let id = self.nodes.insert(Node::default());
+        let above = &self.nodes[parent];
+        let shared = parent != ROOT
+            && self.segments[above.seg].views.last() == Some((above.start, parent))
+            && self.segments[above.seg].len() as usize + count <= SEGMENT_MAX as usize;
+        let (seg, start) = if shared {
+            let segment = &mut self.segments[above.seg];
+            let (start, before) = (segment.len(), segment.bytes());
+            segment.push(blocks);
+            self.data_bytes += segment.bytes() - before;
+            segment.views.add(start, id);
+            (above.seg, start)
+        } else {
+            let segment = Segment::new(blocks, id);
+            self.data_bytes += segment.bytes();
+            (self.segments.insert(segment), 0)
+        };
+        let mut node = Node::new(seg, start, count as u32, parent, namespace);
         node.next_sibling = self.node(parent).first_child;
         if node.next_sibling != NONE {
-            self.nodes[node.next_sibling as usize].prev_sibling = id;
+            self.nodes[node.next_sibling].prev_sibling = id;
         }
-        self.nodes[parent as usize].first_child = id;
-        self.nodes[id as usize] = node;
+        self.nodes[parent].first_child = id;
+        self.nodes[id] = node;
         self.insert_edge(id);
-        At { node: id, off: 0 }
+        (At { node: id, off: 0 }, count as u32)
     }
 
     /// Frees the end of a leaf that nobody holds or remembers, and on towards the root.
@@ -128,7 +144,7 @@ impl Tree {
 
     /// Takes everything that an owner holds or remembers of a node and its column; returns what it had, by row.
     pub(in crate::index) fn take_owner(&mut self, id: NodeId, slot: Slot) -> [Option<Cover>; ROWS] {
-        let node = &mut self.nodes[id as usize];
+        let node = &mut self.nodes[id];
         let len = node.len;
         let mut taken = [const { None }; ROWS];
         for (row, taken) in taken.iter_mut().enumerate() {
@@ -136,12 +152,13 @@ impl Tree {
                 *taken = node.row_mut(row).take(slot, len);
             }
         }
+        node.drop_empty();
         taken
     }
 
     /// Drops the column of an owner.
     pub(in crate::index) fn drop_column(&mut self, id: NodeId, slot: Slot) {
-        let node = &mut self.nodes[id as usize];
+        let node = &mut self.nodes[id];
         if let Some(columns) = &mut node.aliases {
             columns.retain(|(other, _)| *other != slot);
             if columns.is_empty() {
@@ -150,49 +167,41 @@ impl Tree {
         }
     }
 
-    /// Gives memory back after much was deleted.
-    pub(in crate::index) fn shrink(&mut self) {
-        let segments = &self.segments;
-        if self.by_hash.capacity() > 4 * self.by_hash.len() + 1024 {
-            let len = self.by_hash.len();
-            self.by_hash.shrink_to(2 * len, |place| mix(segments[place.seg as usize].engines[place.off as usize]));
-        }
+    pub(super) fn insert_edge(&mut self, id: NodeId) {
+        self.edges.insert(edge_of(&self.nodes, &self.segments, id), u64::from(id));
     }
 
-    fn insert_edge(&mut self, id: NodeId) {
-        let (nodes, segments) = (&self.nodes, &self.segments);
-        let key = |id: &NodeId| {
-            let node = &nodes[*id as usize];
-            edge_key(node.parent, segments[node.seg as usize].locals[node.start as usize])
-        };
-        self.edges.insert_unique(key(&id), id, key);
+    /// Takes the edge of a node away, which must have the parent and the first block that it had when it was entered.
+    pub(super) fn remove_edge(&mut self, id: NodeId) {
+        let edge = edge_of(&self.nodes, &self.segments, id);
+        let had = self.edges.remove(edge, |other| other == u64::from(id));
+        debug_assert!(had.is_some(), "every node but the root has an edge");
     }
 
     /// Points the neighbours of `node` at `id`.
-    fn replace_links(&mut self, node: &Node, id: NodeId) {
+    pub(super) fn replace_links(&mut self, node: &Node, id: NodeId) {
         match node.prev_sibling {
-            NONE => self.nodes[node.parent as usize].first_child = id,
-            prev => self.nodes[prev as usize].next_sibling = id,
+            NONE => self.nodes[node.parent].first_child = id,
+            prev => self.nodes[prev].next_sibling = id,
         }
         if node.next_sibling != NONE {
-            self.nodes[node.next_sibling as usize].prev_sibling = id;
+            self.nodes[node.next_sibling].prev_sibling = id;
         }
     }
 
     /// Takes blocks from `end` on out of the table.
     fn cut_hashes(&mut self, id: NodeId, end: u32) {
-        let node = &self.nodes[id as usize];
-        let engines = &self.segments[node.seg as usize].engines;
+        let node = &self.nodes[id];
+        let segment = &self.segments[node.seg];
+        self.by_hash.touch((node.start + end..node.start + node.len).map(|off| mix(segment.engine(off))));
         for off in node.start + end..node.start + node.len {
-            let place = Place { seg: node.seg, off };
-            if let Ok(entry) = self.by_hash.find_entry(mix(engines[off as usize]), |other| *other == place) {
-                entry.remove();
-            }
+            let place = Place { seg: node.seg, off }.pack();
+            self.by_hash.remove(mix(segment.engine(off)), |other| other == place);
         }
     }
 
     fn shorten(&mut self, id: NodeId, len: u32) {
-        let node = &mut self.nodes[id as usize];
+        let node = &mut self.nodes[id];
         node.len = len;
         for holders in node.rows_mut() {
             holders.shrink(len);
@@ -200,53 +209,38 @@ impl Tree {
         if let Some(columns) = &mut node.aliases {
             for (_, column) in columns.iter_mut() {
                 column.truncate(len as usize);
+                if column.capacity() > 2 * column.len() + 4 {
+                    column.shrink_to_fit();
+                }
             }
         }
-        let end = (node.start + len) as usize;
-        let seg = node.seg as usize;
-        self.cut_segment(seg, end);
-    }
-
-    fn cut_segment(&mut self, seg: usize, end: usize) {
-        let segment = &mut self.segments[seg];
-        for column in [&mut segment.locals, &mut segment.engines] {
-            column.truncate(end);
-            if column.capacity() > 2 * end + 16 {
-                column.shrink_to(end + end / 4);
-            }
-        }
+        let (seg, len) = (node.seg, node.start + len);
+        self.cut_segment(seg, len);
     }
 
     /// Deletes a leaf; returns its parent.
     fn delete(&mut self, id: NodeId) -> NodeId {
-        let dummy = Node::new(0, 0, 0, NONE, Namespace::default());
-        let node = std::mem::replace(&mut self.nodes[id as usize], dummy);
-        let first = self.segments[node.seg as usize].locals[node.start as usize];
-        let entry = self.edges.find_entry(edge_key(node.parent, first), |other| *other == id);
-        entry.expect("every node but the root has an edge").remove();
+        self.remove_edge(id);
+        let node = self.nodes.remove(id);
         match node.prev_sibling {
-            NONE => self.nodes[node.parent as usize].first_child = node.next_sibling,
-            prev => self.nodes[prev as usize].next_sibling = node.next_sibling,
+            NONE => self.nodes[node.parent].first_child = node.next_sibling,
+            prev => self.nodes[prev].next_sibling = node.next_sibling,
         }
         if node.next_sibling != NONE {
-            self.nodes[node.next_sibling as usize].prev_sibling = node.prev_sibling;
+            self.nodes[node.next_sibling].prev_sibling = node.prev_sibling;
         }
-        let segment = &mut self.segments[node.seg as usize];
-        segment.views.pop();
-        if segment.views.is_empty() {
-            *segment = Segment::default();
-            self.free_segments.push(node.seg);
+        if self.segments[node.seg].views.remove(node.start) {
+            self.data_bytes -= self.segments.remove(node.seg).bytes();
         } else {
-            self.cut_segment(node.seg as usize, node.start as usize);
+            self.cut_segment(node.seg, node.start);
         }
-        self.free_nodes.push(id);
         node.parent
     }
 
-    fn free_node(&mut self) -> NodeId {
-        self.free_nodes.pop().unwrap_or_else(|| {
-            self.nodes.push(Node::new(0, 0, 0, NONE, Namespace::default()));
-            self.nodes.len() as NodeId - 1
-        })
+    fn cut_segment(&mut self, seg: u32, len: u32) {
+        let segment = &mut self.segments[seg];
+        self.data_bytes -= segment.bytes();
+        segment.truncate(len);
+        self.data_bytes += segment.bytes();
     }
 }

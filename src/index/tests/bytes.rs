@@ -102,7 +102,7 @@ fn the_account_agrees_with_the_allocator() {
             for sequence in 0..60 {
                 filled.store(sequence % 3, (sequence / 2, 0..300), 0, Tier::Device);
                 filled.store(sequence % 3, (sequence / 2, 0..200), 0, Tier::HostPinned);
-                let gone = (0..200).filter(|block| tree::mix(block ^ sequence << 9) % 2 == 0);
+                let gone = (0..200).filter(|block| tree::mix(block ^ sequence << 9).is_multiple_of(2));
                 filled.remove(sequence % 3, gone.map(|block| engine(sequence / 2, block, 0)));
             }
         }),

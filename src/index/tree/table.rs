@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn it_is_a_map_whatever_comes_and_goes() {
         // Several keys of one hash, and many hashes that crowd at the end of a part.
-        let hash_of = |key: u64| mix(key % 1_500) | if key % 5 == 0 { 0xFFF << 52 } else { 0 };
+        let hash_of = |key: u64| mix(key % 1_500) | if key.is_multiple_of(5) { 0xFFF << 52 } else { 0 };
         let mut table = Table::new(4);
         let mut model = FxHashMap::default();
         for step in 0..60_000u64 {

@@ -119,7 +119,7 @@ fn applies(out: &mut impl std::io::Write) -> std::io::Result<()> {
         ("same", 64, false, false),
         ("same, own chains", 8, false, true),
     ] {
-        for pairs in [1u64 << 20, 1 << 22] {
+        for pairs in [1u64 << 20, 1 << 22, 10 << 20] {
             let before = rss();
             let (mut index, ids) = index(owners);
             let sequences = pairs / owners / 512;

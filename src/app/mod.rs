@@ -314,6 +314,7 @@ fn registry_config(limits: &Limits, recovering: bool) -> RegistryConfig {
             recent_hashes_max: 65_536,
             pending_blocks_max: 65_536,
             removals_remembered_max: 1_024,
+            held_blocks_max: limits.held_blocks_max,
         },
         ingest_limits: ingest::Limits::default(),
         clock: Arc::new(SystemClock),

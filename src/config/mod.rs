@@ -76,6 +76,9 @@ struct LimitArgs {
     /// Resident memory beyond which no more blocks are taken: bytes, or with KiB, MiB, GiB; `auto` is 85 % of the cgroup's limit, `off` none
     #[arg(long, env = "KVINDEXER_MEMORY_LIMIT", default_value = "auto", value_name = "SIZE")]
     memory_limit: String,
+    /// Blocks that one index may hold, counted per owner and tier; beyond it the oldest ones of the largest owner go; 0 is no limit
+    #[arg(long, env = "KVINDEXER_MAX_BLOCKS_PER_INDEX", default_value_t = 0, value_name = "NUMBER")]
+    max_blocks_per_index: u64,
     /// Largest body of /query and /query_by_hash, in bytes
     #[arg(long, env = "KVINDEXER_QUERY_BODY_BYTES_MAX", default_value_t = 64 * MIB, value_name = "BYTES")]
     query_body_bytes_max: u64,
@@ -169,6 +172,8 @@ pub struct InitialWorkers {
 pub struct Limits {
     /// Resident memory beyond which no more blocks are taken.
     pub memory: MemoryLimit,
+    /// Held blocks of one index, by owner and tier; 0 is no bound.
+    pub held_blocks_max: u64,
     /// Largest body of the two queries.
     pub query_body_bytes_max: usize,
     /// Largest body of other requests.
@@ -312,6 +317,7 @@ impl TryFrom<LimitArgs> for Limits {
         let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         Ok(Self {
             memory: args.memory_limit.parse().map_err(|()| Error::MemoryLimit(args.memory_limit))?,
+            held_blocks_max: args.max_blocks_per_index,
             query_body_bytes_max: bytes(args.query_body_bytes_max),
             body_bytes_max: bytes(args.body_bytes_max),
             requests_in_flight_max: args.requests_in_flight_max,

@@ -38,6 +38,8 @@ static CONTENT: Family = gauge("kvindexer_index_content_blocks", "Distinct block
 static NODES: Family = gauge("kvindexer_index_nodes", "Nodes of the tree.");
 static INDEX_BYTES: Family =
     gauge("kvindexer_index_bytes", "Memory that the index asked of the allocator, by its own account.");
+static EVICTED: Family =
+    counter("kvindexer_index_evicted_blocks_total", "Blocks given up because the index held too many.");
 static OWNERS: Family = gauge("kvindexer_index_owners", "Known ranks, registered or named by batches.");
 
 static PHASE: Family = gauge("kvindexer_replica_phase", "1 for the present phase, 0 for the others.");
@@ -199,6 +201,7 @@ fn of_fleet(views: &[WorkerView], indexes: &[(IndexKey, Stats)]) -> Vec<Sample> 
             (&NODES, stats.nodes),
             (&OWNERS, stats.owners),
             (&INDEX_BYTES, stats.bytes),
+            (&EVICTED, stats.evicted_blocks),
         ] {
             samples.push(Sample { family, labels: index_labels(key), value: value as f64 });
         }

@@ -21,13 +21,20 @@ pub struct Limits {
     pub pending_blocks_max: usize,
     /// Removals per owner remembered for explanations (sequence number and time).
     pub removals_remembered_max: usize,
+    /// Held (block, owner, tier) of the whole index; 0 is no bound. Beyond it the oldest blocks of the largest owner go.
+    pub held_blocks_max: u64,
 }
 
 impl Default for Limits {
     /// What the service runs with: enough to place what an engine offloads long after its device copy is gone, and
     /// small against the blocks themselves.
     fn default() -> Self {
-        Self { recent_hashes_max: 65_536, pending_blocks_max: 65_536, removals_remembered_max: 1_024 }
+        Self {
+            recent_hashes_max: 65_536,
+            pending_blocks_max: 65_536,
+            removals_remembered_max: 1_024,
+            held_blocks_max: 0,
+        }
     }
 }
 
@@ -156,6 +163,8 @@ pub struct OwnerReport {
     pub applied: [u64; 3],
     /// Stores of blocks already held.
     pub duplicate_stores: u64,
+    /// Blocks given up because the index held too many.
+    pub evicted_blocks: u64,
     /// Block size the engine announced when it does not fit.
     pub announced_block_size: Option<u32>,
 }
@@ -173,6 +182,8 @@ pub struct Stats {
     pub owners: u64,
     /// Bytes allocated by the index: exact for blocks and tables, from a sample of nodes for the sets of who holds them.
     pub bytes: u64,
+    /// Blocks given up because the index held too many, of all owners that ever were.
+    pub evicted_blocks: u64,
 }
 
 /// Order-free digest of what one owner holds: equal in every replica that applied the same batches.

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher, Hash};
 
 use super::answer::Row;
+use super::evict::Order;
 use super::groups::Groups;
 use super::index::PrefixIndex;
 use super::owner::OwnerState;
@@ -86,6 +87,7 @@ fn owner(state: &OwnerState) -> usize {
         + map::<u64>(state.pieces.capacity())
         + state.recents.bytes()
         + state.removals.bytes()
+        + state.order.as_deref().map_or(0, |order| size_of::<Order>() + order.bytes())
         + state.pending.as_deref().map_or(0, |pending| size_of::<Pending>() + pending.bytes())
         + state.groups.as_deref().map_or(0, |groups| size_of::<Groups>() + groups.bytes())
         + state.ages.as_deref().map_or(0, |ages| {
@@ -104,6 +106,9 @@ impl OwnerState {
         trim_map(&mut self.spans);
         trim_set(&mut self.pieces);
         self.recents.trim();
+        if let Some(order) = self.order.as_deref_mut() {
+            order.trim();
+        }
         if let Some(ages) = self.ages.as_deref_mut() {
             trim_map(&mut ages.stored);
             trim_ring(&mut ages.queue);

@@ -44,8 +44,12 @@ pub struct PrefixIndex {
     pub(super) lower_blocks: bool,
     /// Held blocks on lower tiers, of all owners.
     lower_count: u64,
+    /// Held blocks on all tiers, of all owners.
+    pub(super) held_count: u64,
+    /// Blocks given up for the bound on them.
+    pub(super) evicted: u64,
     pub(super) block_size: BlockSize,
-    limits: Limits,
+    pub(super) limits: Limits,
     over_limit: bool,
 }
 
@@ -68,6 +72,8 @@ impl PrefixIndex {
             pools: SlotSet::default(),
             lower_blocks: false,
             lower_count: 0,
+            held_count: 0,
+            evicted: 0,
             block_size,
             limits,
             over_limit: false,
@@ -82,7 +88,8 @@ impl PrefixIndex {
 
     /// An empty index of the same kind whose owner ids go on behind those of this one.
     pub(super) fn emptied(&self) -> Self {
-        Self { next_id: self.next_id, over_limit: self.over_limit, ..Self::new(self.block_size, self.limits) }
+        let (next_id, over_limit, evicted) = (self.next_id, self.over_limit, self.evicted);
+        Self { next_id, over_limit, evicted, ..Self::new(self.block_size, self.limits) }
     }
 
     pub(super) fn renumber_behind(&mut self, other: &Self) {
@@ -259,6 +266,7 @@ impl PrefixIndex {
                 writer.reclaim();
             }
         });
+        self.keep_bound(context.now_ms);
     }
 
     pub(super) fn write(&mut self, owner: OwnerId, context: ApplyContext, change: impl FnOnce(&mut Writer<'_>)) {
@@ -268,7 +276,7 @@ impl PrefixIndex {
         let Some(mut state) = self.slots[slot as usize].take() else {
             return;
         };
-        let lower = lower_blocks(&state);
+        let (lower, held) = (lower_blocks(&state), state.blocks.iter().sum::<u64>());
         let mut writer = Writer {
             tree: &mut self.tree,
             me: &mut state,
@@ -279,6 +287,7 @@ impl PrefixIndex {
             seq: context.seq,
             now_ms: context.now_ms,
             over_limit: false,
+            evicting: false,
             joining: false,
             doomed: Vec::new(),
             whole: Vec::new(),
@@ -286,6 +295,7 @@ impl PrefixIndex {
         change(&mut writer);
         state.trim();
         self.lower_count = self.lower_count + lower_blocks(&state) - lower;
+        self.held_count = self.held_count + state.blocks.iter().sum::<u64>() - held;
         self.slots[slot as usize] = Some(state);
         self.refresh(slot);
     }
@@ -353,6 +363,7 @@ impl PrefixIndex {
         }
         if let Some(state) = self.slots[slot as usize].as_deref_mut() {
             self.lower_count -= lower_blocks(state);
+            self.held_count -= state.blocks.iter().sum::<u64>();
             state.forget_content();
         }
         self.lower_blocks = self.lower_count > 0;
@@ -401,11 +412,12 @@ impl PrefixIndex {
     #[must_use]
     pub fn stats(&self) -> Stats {
         Stats {
-            held_blocks: self.slots.iter().flatten().map(|state| state.blocks.iter().sum::<u64>()).sum(),
+            held_blocks: self.held_count,
             content_blocks: self.tree.block_count(),
             nodes: self.tree.node_count(),
             owners: self.order.len() as u64,
             bytes: self.bytes(),
+            evicted_blocks: self.evicted,
         }
     }
 }

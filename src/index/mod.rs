@@ -15,6 +15,7 @@ mod bytes;
 mod detail;
 mod digest;
 mod dump;
+mod evict;
 mod explain;
 mod find;
 mod groups;

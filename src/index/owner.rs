@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 
 use super::api::{OwnerId, OwnerReport, OwnerSpec};
 use super::digest::Digest;
+use super::evict::Order;
 use super::groups::Groups;
 use super::own::Own;
 use super::pending::Pending;
@@ -85,6 +86,10 @@ pub(super) struct OwnerState {
     pub(super) pieces: FxHashSet<u64>,
     pub(super) recents: Recents,
     pub(super) removals: Removals,
+    /// Held hashes by age, where there is a bound on held blocks.
+    pub(super) order: Option<Box<Order>>,
+    /// Blocks given up for that bound.
+    pub(super) evicted: u64,
     pub(super) pending: Option<Box<Pending>>,
     /// A pending block was dropped and nothing has made up for it.
     pub(super) pending_dropped: bool,
@@ -122,6 +127,8 @@ impl OwnerState {
             pieces: FxHashSet::default(),
             recents: Recents::default(),
             removals: Removals::default(),
+            order: None,
+            evicted: 0,
             pending: None,
             pending_dropped: false,
             groups: None,
@@ -148,6 +155,7 @@ impl OwnerState {
         self.pieces = FxHashSet::default();
         self.recents = Recents::default();
         self.removals = Removals::default();
+        self.order = None;
         self.pending = None;
         self.pending_dropped = false;
         self.groups = None;
@@ -280,6 +288,7 @@ impl OwnerState {
             ignored: self.ignored.to_vec(),
             applied: self.applied,
             duplicate_stores: self.duplicate_stores,
+            evicted_blocks: self.evicted,
             announced_block_size: self.announced_block_size,
         }
     }

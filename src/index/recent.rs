@@ -33,6 +33,12 @@ impl Recents {
         self.live += 1;
     }
 
+    /// Remembers a hash as the oldest one, whose last entry was taken with [`Self::pop`].
+    pub(super) fn push_front(&mut self, hash: u64) {
+        self.ring.push_front(hash);
+        self.live += 1;
+    }
+
     /// The hash is held again, or given up.
     pub(super) fn revive(&mut self, hash: u64) {
         self.live -= 1;

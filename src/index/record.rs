@@ -33,6 +33,8 @@ pub(super) struct Writer<'a> {
     pub(super) seq: Seq,
     pub(super) now_ms: u64,
     pub(super) over_limit: bool,
+    /// Blocks go because there are too many, not because the engine said so.
+    pub(super) evicting: bool,
     /// Waiting blocks are being placed: they were counted when they came.
     pub(super) joining: bool,
     /// Nodes whose end may be free; looked at when an event is done, so that no cursor is pulled away.
@@ -78,7 +80,9 @@ impl Writer<'_> {
     /// Holds a block on a row under a hash. `parent`: what the event named; none at the root or when it names none.
     pub(super) fn hold(&mut self, place: Place, hash: u64, row: usize, parent: Parent) {
         let waiting = self.me.pending.as_ref().map_or(0, |pending| pending.rows(hash));
-        let held = self.settle(place, hash) | waiting;
+        let settled = self.settle(place, hash);
+        self.note_store(hash, settled != 0);
+        let held = settled | waiting;
         let rows = self.rows(place, hash);
         self.link(place, hash, parent, rows & HELD != 0);
         if rows & 1 << RECENT != 0 {
@@ -252,12 +256,17 @@ impl Writer<'_> {
         if node.rows_of(self.slot, at.off) & HELD == 0 {
             node.row_mut(RECENT).insert(self.slot, (at.off, at.off + 1), len);
             self.me.recents.push(hash);
+            self.note_leave(hash, at);
             self.trim_recents();
         }
         self.note_removal(hash);
     }
 
+    /// Notes what the engine removed, for explanations.
     fn note_removal(&mut self, hash: u64) {
+        if self.evicting {
+            return;
+        }
         let removal = Removal { hash, seq: self.seq, at_ms: self.now_ms };
         self.me.removals.push(removal, self.limits.removals_remembered_max);
     }
@@ -287,6 +296,9 @@ impl Writer<'_> {
         }
         if !held {
             self.me.recents.push(hash);
+            if let Some(place) = places.last() {
+                self.note_leave(hash, self.tree.at(*place));
+            }
             self.trim_recents();
         }
         self.note_removal(hash);

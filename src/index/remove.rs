@@ -6,6 +6,7 @@ use super::record::Writer;
 use super::store::piece_of;
 use super::tree::{At, NodeId, RECENT};
 use crate::event::{Batch, IgnoreReason, Removed};
+use crate::trust::Reason;
 
 /// A removal of one hash, as an event or as ageing says it.
 #[derive(Clone, Copy)]
@@ -28,7 +29,9 @@ impl Writer<'_> {
         let (row, key) = (removed.tier as usize, key_of(&removed.group));
         for (index, hash) in batch.hashes_of(&removed.hashes).iter().enumerate() {
             let remaining = removed.remaining_copies.as_ref().and_then(|copies| copies.get(index).copied());
-            if !self.remove_one(One { hash: hash.0, row, key, remaining }) {
+            // An owner that lost blocks to a bound does not err when it removes them.
+            let lost = self.me.evicted > 0 && self.me.trust.has(Reason::Memory);
+            if !self.remove_one(One { hash: hash.0, row, key, remaining }) && !lost {
                 self.me.ignore(IgnoreReason::UnknownRemoval);
             }
         }
@@ -156,6 +159,7 @@ impl Writer<'_> {
             }
         }
         self.me.blocks = [0; 4];
+        self.me.order = None;
         self.me.digest.clear();
         self.me.copies.clear();
         self.me.pending = None;

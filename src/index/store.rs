@@ -427,6 +427,12 @@ impl Writer<'_> {
             }
             node.drop_empty();
         }
+        if self.limits.held_blocks_max > 0 {
+            for (off, hash) in (start..end).zip(hashes) {
+                let held = self.tree.node(at.node).rows_of(self.slot, off) & HELD != 0;
+                self.note_store(*hash, held);
+            }
+        }
         let before = self.tree.local_before(at);
         let locals = &self.tree.locals(at.node)[start as usize..end as usize];
         let held = self.tree.node(at.node).held(row, self.slot);

@@ -401,6 +401,16 @@ impl Tree {
         Some(&columns[index].1)
     }
 
+    /// True if the owner holds a block right below a block.
+    pub(super) fn holds_below(&self, slot: Slot, at: At) -> bool {
+        let holds = |node: &Node, off: u32| (0..RECENT).any(|row| node.held(row, slot).contains(off));
+        let node = self.node(at.node);
+        if at.off + 1 < node.len {
+            return holds(node, at.off + 1);
+        }
+        self.children(at.node).any(|child| holds(self.node(child), 0))
+    }
+
     /// True if the owner has a block right below a block: it may name the hash that the owner gave that one.
     pub(super) fn has_below(&self, slot: Slot, at: At) -> bool {
         let node = self.node(at.node);

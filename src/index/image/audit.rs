@@ -14,12 +14,16 @@ impl PrefixIndex {
     /// # Errors
     /// What does not agree, and of which owner.
     pub fn audit(&self) -> Result<(), String> {
-        let mut lower = 0;
+        let (mut lower, mut held) = (0, 0);
         for slot in &self.order {
             let owner = self.slots[*slot as usize].as_deref().ok_or("a slot in the order is empty")?;
             let view = View { tree: &self.tree, owner, slot: *slot };
             audit_owner(view).map_err(|what| format!("{}: {what}", owner.owner))?;
             lower += owner.blocks[1..].iter().sum::<u64>();
+            held += owner.blocks.iter().sum::<u64>();
+        }
+        if held != self.held_count {
+            return Err(format!("{held} held blocks, {} counted", self.held_count));
         }
         if lower != self.lower_count() {
             return Err(format!("{} blocks on lower tiers, {} counted", lower, self.lower_count()));

@@ -60,6 +60,7 @@ impl PrefixIndex {
         for id in ids {
             self.write(id, context, |writer| writer.keep_bounds());
         }
+        self.keep_bound(now_ms);
         Ok(())
     }
 }
@@ -278,6 +279,7 @@ impl Writer<'_> {
         if self.me.pending_dropped || self.me.pending_blocks() > 0 {
             self.me.judge_pending(self.now_ms);
         }
+        self.order_held();
         self.reclaim();
     }
 }

@@ -30,6 +30,7 @@ impl PrefixIndex {
             writer.load(tier as usize, chain);
             writer.reclaim();
         });
+        self.keep_bound(context.now_ms);
     }
 }
 

@@ -9,6 +9,7 @@
 
 mod bytes;
 mod digests;
+mod evict;
 mod find;
 mod groups;
 mod images;
@@ -51,7 +52,12 @@ impl Story {
     }
 
     fn limited(recent: usize, pending: usize) -> Self {
-        let limits = Limits { recent_hashes_max: recent, pending_blocks_max: pending, removals_remembered_max: 8 };
+        let limits = Limits {
+            recent_hashes_max: recent,
+            pending_blocks_max: pending,
+            removals_remembered_max: 8,
+            held_blocks_max: 0,
+        };
         Self::with(OwnerSpec::default(), limits, 1)
     }
 

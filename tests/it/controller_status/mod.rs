@@ -68,8 +68,7 @@ impl Lab {
     fn prepare(identity: &str, peers: &[String]) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
-        let index_limits =
-            Limits { recent_hashes_max: 65_536, pending_blocks_max: 65_536, removals_remembered_max: 1_024 };
+        let index_limits = Limits::default();
         let registry = Registry::new(RegistryConfig {
             zmtp: Options::default(),
             context: Context::new(8),

@@ -85,6 +85,7 @@ impl Server {
                 recent_hashes_max: 1024,
                 pending_blocks_max: 1024,
                 removals_remembered_max: 64,
+                held_blocks_max: 0,
             },
             ingest_limits: ingest::Limits::default(),
             clock: Arc::new(SystemClock),

@@ -30,7 +30,8 @@ fn suffix(n: u64) -> (Vec<u64>, Vec<Letter>) {
 
 #[test]
 fn many_suffixes_of_one_prompt_leave_the_index_no_larger() {
-    let limits = Limits { recent_hashes_max: 64, pending_blocks_max: 64, removals_remembered_max: 64 };
+    let limits =
+        Limits { recent_hashes_max: 64, pending_blocks_max: 64, removals_remembered_max: 64, held_blocks_max: 0 };
     let mut index = PrefixIndex::new(BlockSize::new(1).expect("one"), limits);
     let owner = index.register(&Owner::new(1, 0), OwnerSpec::default(), 0);
     let mut seq = 0;

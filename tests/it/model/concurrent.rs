@@ -15,7 +15,8 @@ const BLOCKS: u32 = 6;
 
 #[test]
 fn a_question_never_sees_half_a_batch() {
-    let limits = Limits { recent_hashes_max: 64, pending_blocks_max: 64, removals_remembered_max: 64 };
+    let limits =
+        Limits { recent_hashes_max: 64, pending_blocks_max: 64, removals_remembered_max: 64, held_blocks_max: 0 };
     let shared = SharedIndex::new(BlockSize::new(1).expect("one"), limits);
     let owners = [1_u64, 2].map(|instance| shared.write().register(&Owner::new(instance, 0), OwnerSpec::default(), 0));
     let letters: Vec<Letter> = (1..=BLOCKS).map(|token| Letter { token, image: None }).collect();

@@ -10,7 +10,8 @@ use super::Model;
 use super::batches::{Letter, Said, batch, token_bytes};
 use super::check::compare;
 
-const LIMITS: Limits = Limits { recent_hashes_max: 65_536, pending_blocks_max: 65_536, removals_remembered_max: 4 };
+const LIMITS: Limits =
+    Limits { recent_hashes_max: 65_536, pending_blocks_max: 65_536, removals_remembered_max: 4, held_blocks_max: 0 };
 
 /// One owner told the same things twice: to the index and to the model.
 struct Story {

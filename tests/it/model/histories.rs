@@ -122,9 +122,14 @@ pub(crate) fn history(seed: u64, steps: usize) -> History {
     let profile = Profile { spans: profile.spans && !profile.hybrids, ..profile };
     let block_size = 1 + u32::from(rng.bool());
     let limits = if small {
-        Limits { recent_hashes_max: 8, pending_blocks_max: 8, removals_remembered_max: 8 }
+        Limits { recent_hashes_max: 8, pending_blocks_max: 8, removals_remembered_max: 8, held_blocks_max: 0 }
     } else {
-        Limits { recent_hashes_max: 65_536, pending_blocks_max: 65_536, removals_remembered_max: 1_024 }
+        Limits {
+            recent_hashes_max: 65_536,
+            pending_blocks_max: 65_536,
+            removals_remembered_max: 1_024,
+            held_blocks_max: 0,
+        }
     };
     let mut maker = Maker { rng, profile, block_size, owners: Vec::new(), chains: Vec::new() };
     maker.owners = maker.make_owners();

@@ -12,6 +12,7 @@
 //! * `churn` watches that content which nobody holds any more is given back.
 
 mod batches;
+mod bounded;
 mod check;
 mod churn;
 mod concurrent;

@@ -16,7 +16,12 @@ use super::check::compare;
 use super::walk::Answer;
 use super::{INDEX_REASONS, Model};
 
-const LIMITS: Limits = Limits { recent_hashes_max: 65_536, pending_blocks_max: 65_536, removals_remembered_max: 1_024 };
+const LIMITS: Limits = Limits {
+    recent_hashes_max: 65_536,
+    pending_blocks_max: 65_536,
+    removals_remembered_max: 1_024,
+    held_blocks_max: 0,
+};
 
 /// One index with its model, and the streams that feed it.
 struct Played {

@@ -44,8 +44,7 @@ impl Lab {
     }
 
     fn build(ingest_limits: ingest::Limits, recovering: bool) -> Self {
-        let index_limits =
-            index::Limits { recent_hashes_max: 65_536, pending_blocks_max: 65_536, removals_remembered_max: 1_024 };
+        let index_limits = index::Limits::default();
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
         let registry = Registry::new(RegistryConfig {

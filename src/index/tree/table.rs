@@ -1,4 +1,4 @@
-//! A hash table for small numbers that is always about four fifths full, and of which one small part grows at a time.
+//! A hash table for small numbers that is always about three quarters full, and of which one small part grows at a time.
 //!
 //! A table that doubles is half empty right after it, and moves all its entries in one pause, each with a look at the
 //! block that it names to learn its hash. Here an entry is one word: 20 bits of the hash beside the number. Entries stand
@@ -137,14 +137,16 @@ impl Part {
         ((tag * u64::from(self.homes)) >> TAG_BITS) as usize
     }
 
-    /// The first slot from the home on whose tag is larger; the end if there is none.
-    fn behind(&self, slot: u64) -> usize {
-        let limit = slot | VALUE;
-        let mut at = self.home(slot >> VALUE_BITS);
-        while at < self.slots as usize && self.at(at) <= limit {
-            at += 1;
+    /// The first slot from `at` on that is as asked.
+    fn first(&self, at: usize, mut is: impl FnMut(u64) -> bool) -> Option<usize> {
+        let mut from = at % CHUNK;
+        for (index, chunk) in self.chunks.iter().enumerate().skip(at / CHUNK) {
+            if let Some(off) = chunk[from..].iter().position(|slot| is(*slot)) {
+                return Some(index * CHUNK + from + off);
+            }
+            from = 0;
         }
-        at
+        None
     }
 
     fn position(&self, hash: u64, mut is: impl FnMut(u64) -> bool) -> Option<usize> {
@@ -153,28 +155,19 @@ impl Part {
         }
         let tag = tag_of(hash);
         let limit = tag << VALUE_BITS | VALUE;
-        let mut at = self.home(tag);
-        while at < self.slots as usize {
-            let slot = self.at(at);
-            if slot > limit {
-                return None;
-            }
-            if slot >> VALUE_BITS == tag && is(slot & VALUE) {
-                return Some(at);
-            }
-            at += 1;
-        }
-        None
+        let at = self.first(self.home(tag), |slot| slot > limit || (slot >> VALUE_BITS == tag && is(slot & VALUE)))?;
+        (self.at(at) <= limit).then_some(at)
     }
 
     fn insert(&mut self, slot: u64, scratch: &mut Vec<u64>) {
-        if self.homes * 5 < (self.len + 1) * 6 {
-            self.resize((self.len as usize + 1) * 6 / 5 + 1, SPARE, scratch);
+        if self.homes * 4 < (self.len + 1) * 5 {
+            self.resize((self.len as usize + 1) * 5 / 4 + 1, SPARE, scratch);
         }
         loop {
-            let at = self.behind(slot);
-            let free = (at..self.slots as usize).find(|at| self.at(*at) == EMPTY);
-            if let Some(free) = free {
+            let at = self.first(self.home(slot >> VALUE_BITS), |other| other > slot | VALUE);
+            if let Some(at) = at
+                && let Some(free) = self.first(at, |other| other == EMPTY)
+            {
                 self.shift_right(at, free);
                 self.set(at, slot);
                 self.len += 1;
@@ -305,7 +298,7 @@ mod tests {
             table.insert(mix(value), value);
             if value > 5_000 && value % 1_000 == 0 {
                 let bytes = table.bytes() as f64 / value as f64;
-                assert!((9.6..if value < 100_000 { 19.0 } else { 12.5 }).contains(&bytes), "{value}: {bytes}");
+                assert!((9.6..if value < 100_000 { 19.0 } else { 13.0 }).contains(&bytes), "{value}: {bytes}");
             }
         }
         assert!((0..200_000).all(|value| table.find(mix(value), |other| other == value) == Some(value)));

@@ -149,7 +149,8 @@ fleet() { # makes what is missing of it, and lets each engine serve a prompt
   engine_pod annotated-0 "$ANNOTATED" | k apply -f - >/dev/null
   worker replaying '{"selector": {"matchLabels": {"pool": "replaying"}}, "ports": {"events": "kv-events", "replay": "kv-replay"}}'
   worker silent '{"selector": {"matchLabels": {"pool": "silent"}}, "ports": {"events": 5557}}'
-  for pod in replaying-0 replaying-1 silent-0 silent-1 annotated-0; do within 30 pod_is_ready "$pod"; done
+  # After an outage of the API server the node is told not ready for a while, and its Pods with it.
+  for pod in replaying-0 replaying-1 silent-0 silent-1 annotated-0; do within 90 pod_is_ready "$pod"; done
   for pod in replaying-0 replaying-1 silent-0 silent-1 annotated-0; do within 15 active_everywhere "serving/$pod"; done
   fill
 }

@@ -258,13 +258,18 @@ impl PrefixIndex {
             for event in &batch.events {
                 match event {
                     Event::Stored(stored) => writer.stored(batch, stored, twins.has(batch, stored)),
-                    Event::Removed(removed) => writer.removed(batch, removed),
+                    Event::Removed(removed) => {
+                        writer.removed(batch, removed);
+                        // What removals free is one run in the end, mostly.
+                        continue;
+                    }
                     Event::Cleared => writer.cleared(),
                     Event::Ignored(reason) => writer.me.ignore(*reason),
                     Event::Skipped(reason) => writer.me.skip(*reason, context.now_ms),
                 }
                 writer.reclaim();
             }
+            writer.reclaim();
         });
         self.keep_bound(context.now_ms);
     }

@@ -86,6 +86,9 @@ pub(super) struct OwnerState {
     pub(super) pieces: FxHashSet<u64>,
     pub(super) recents: Recents,
     pub(super) removals: Removals,
+    /// The block before the one that was removed, and forgotten, last: engines evict chains from their ends.
+    pub(super) next_removed: Option<Place>,
+    pub(super) next_forgotten: Option<Place>,
     /// Held hashes by age, where there is a bound on held blocks.
     pub(super) order: Option<Box<Order>>,
     /// Blocks given up for that bound.
@@ -127,6 +130,8 @@ impl OwnerState {
             pieces: FxHashSet::default(),
             recents: Recents::default(),
             removals: Removals::default(),
+            next_removed: None,
+            next_forgotten: None,
             order: None,
             evicted: 0,
             pending: None,
@@ -155,6 +160,7 @@ impl OwnerState {
         self.pieces = FxHashSet::default();
         self.recents = Recents::default();
         self.removals = Removals::default();
+        (self.next_removed, self.next_forgotten) = (None, None);
         self.order = None;
         self.pending = None;
         self.pending_dropped = false;

@@ -235,13 +235,26 @@ impl Writer<'_> {
     }
 
     /// Node and offset of a hash in the common form: one place, which the table names, and nothing apart from it.
-    pub(super) fn common_place(&self, hash: u64) -> Option<At> {
+    /// `guess`: a place that is looked at before the table is.
+    pub(super) fn common_place(&self, hash: u64, guess: Option<Place>) -> Option<At> {
         let me = &self.me;
         if !me.overlays.is_empty() || !me.spans.is_empty() || !me.free.is_empty() || self.has_own(hash) {
             return None;
         }
-        let at = self.tree.at(self.tree.find_hash(hash)?);
+        let guessed = guess.filter(|place| self.tree.surely_names(*place, hash));
+        debug_assert!(guessed.is_none() || guessed == self.tree.find_hash(hash));
+        let at = self.tree.at(guessed.or_else(|| self.tree.find_hash(hash))?);
         (!self.tree.node(at.node).has_column(self.slot)).then_some(at)
+    }
+
+    /// The block before a block.
+    pub(super) fn place_before(&self, at: At) -> Option<Place> {
+        let place = self.tree.place(at);
+        // What lies before it in its segment is its parent.
+        match place.off.checked_sub(1) {
+            Some(off) => Some(Place { off, ..place }),
+            None => self.tree.before(at).map(|before| self.tree.place(before)),
+        }
     }
 
     /// [`Self::give_up`] for a hash in the common form.
@@ -311,12 +324,13 @@ impl Writer<'_> {
             let Some(hash) = self.me.recents.pop() else {
                 return;
             };
-            if let Some(at) = self.common_place(hash) {
+            if let Some(at) = self.common_place(hash, self.me.next_forgotten) {
+                self.me.next_forgotten = self.place_before(at);
                 let node = self.tree.node_mut(at.node);
                 let len = node.len;
                 node.row_mut(RECENT).remove(self.slot, at.off, len);
                 node.drop_empty();
-                if at.off + 1 == len {
+                if at.off + 1 == len && self.doomed.last() != Some(&at.node) {
                     self.doomed.push(at.node);
                 }
                 continue;

@@ -95,8 +95,9 @@ impl Writer<'_> {
 
     fn remove_main(&mut self, one: One) -> bool {
         if self.me.pending.is_none()
-            && let Some(at) = self.common_place(one.hash)
+            && let Some(at) = self.common_place(one.hash, self.me.next_removed)
         {
+            self.me.next_removed = self.place_before(at);
             let held = self.tree.node(at.node).held(one.row, self.slot).contains(at.off);
             if held && self.me.take_copy(one.hash, one.row as u8, one.remaining) {
                 self.give_up_common(at, one.hash, one.row);

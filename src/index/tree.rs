@@ -325,16 +325,22 @@ impl Tree {
         self.by_hash.find(mix(hash), |place| self.engine(Place::unpack(place)) == hash).map(Place::unpack)
     }
 
+    /// True if the table names this block for a hash, as far as that can be told without looking there.
+    pub(super) fn surely_names(&self, place: Place, hash: u64) -> bool {
+        self.segments.contains(place.seg) && {
+            let segment = &self.segments[place.seg];
+            !segment.shadowed && segment.engines().get(place.off as usize) == Some(&hash)
+        }
+    }
+
     /// Enters a block under its first storer's hash; false if the hash stands for another block.
     fn insert_hash(&mut self, place: Place) -> bool {
-        let hash = self.engine(place);
-        match self.find_hash(hash) {
-            Some(other) => other == place,
-            None => {
-                self.by_hash.insert(mix(hash), place.pack());
-                true
-            }
-        }
+        let (hash, segments) = (self.engine(place), &self.segments);
+        let is = |other: u64| {
+            let other = Place::unpack(other);
+            segments[other.seg].engine(other.off) == hash
+        };
+        self.by_hash.find_or_insert(mix(hash), place.pack(), is).is_none_or(|other| other == place.pack())
     }
 
     /// Enters blocks from `at` on, all in one node, under their first storers' hashes; notes hashes that stand for others.

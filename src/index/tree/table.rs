@@ -86,6 +86,20 @@ impl Table {
         self.len += 1;
     }
 
+    /// Adds a number unless there is one with this hash that is the right one: that one is returned then.
+    pub(in crate::index) fn find_or_insert(
+        &mut self,
+        hash: u64,
+        value: u64,
+        is: impl FnMut(u64) -> bool,
+    ) -> Option<u64> {
+        debug_assert!(value < VALUE);
+        let index = self.part(hash);
+        let found = self.parts[index].find_or_insert(tag_of(hash) << VALUE_BITS | value, is, &mut self.scratch);
+        self.len += usize::from(found.is_none());
+        found
+    }
+
     /// Puts another number in the place of one with the same hash; false if the old one is not there.
     pub(in crate::index) fn replace(&mut self, hash: u64, old: u64, new: u64) -> bool {
         let index = self.part(hash);
@@ -149,28 +163,58 @@ impl Part {
         None
     }
 
-    fn position(&self, hash: u64, mut is: impl FnMut(u64) -> bool) -> Option<usize> {
+    fn position(&self, hash: u64, is: impl FnMut(u64) -> bool) -> Option<usize> {
         if self.len == 0 {
             return None;
         }
-        let tag = tag_of(hash);
+        match self.search(tag_of(hash), is) {
+            (Some(at), true) => Some(at),
+            _ => None,
+        }
+    }
+
+    /// The slot of the right entry with this tag, and true; else the first one behind all entries with it, if any, which
+    /// is where another one belongs.
+    fn search(&self, tag: u64, mut is: impl FnMut(u64) -> bool) -> (Option<usize>, bool) {
         let limit = tag << VALUE_BITS | VALUE;
-        let at = self.first(self.home(tag), |slot| slot > limit || (slot >> VALUE_BITS == tag && is(slot & VALUE)))?;
-        (self.at(at) <= limit).then_some(at)
+        let at = self.first(self.home(tag), |slot| slot > limit || (slot >> VALUE_BITS == tag && is(slot & VALUE)));
+        (at, at.is_some_and(|at| self.at(at) <= limit))
+    }
+
+    fn find_or_insert(&mut self, slot: u64, is: impl FnMut(u64) -> bool, scratch: &mut Vec<u64>) -> Option<u64> {
+        let place = match self.search(slot >> VALUE_BITS, is) {
+            (Some(at), true) => return Some(self.at(at) & VALUE),
+            (place, _) => place,
+        };
+        if self.is_crowded() || !place.is_some_and(|at| self.put(at, slot)) {
+            self.insert(slot, scratch);
+        }
+        None
+    }
+
+    /// True if it grows before it takes another entry.
+    fn is_crowded(&self) -> bool {
+        self.homes * 4 < (self.len + 1) * 5
+    }
+
+    /// Puts an entry where it belongs; false if no slot behind it is free.
+    fn put(&mut self, at: usize, slot: u64) -> bool {
+        let Some(free) = self.first(at, |other| other == EMPTY) else {
+            return false;
+        };
+        self.shift_right(at, free);
+        self.set(at, slot);
+        self.len += 1;
+        true
     }
 
     fn insert(&mut self, slot: u64, scratch: &mut Vec<u64>) {
-        if self.homes * 4 < (self.len + 1) * 5 {
+        if self.is_crowded() {
             self.resize((self.len as usize + 1) * 5 / 4 + 1, SPARE, scratch);
         }
         loop {
             let at = self.first(self.home(slot >> VALUE_BITS), |other| other > slot | VALUE);
-            if let Some(at) = at
-                && let Some(free) = self.first(at, |other| other == EMPTY)
-            {
-                self.shift_right(at, free);
-                self.set(at, slot);
-                self.len += 1;
+            if at.is_some_and(|at| self.put(at, slot)) {
                 return;
             }
             // Hashes that are not spread at all: more room at the end, which helps in any case.
@@ -271,7 +315,11 @@ mod tests {
             let key = mix(step ^ 77) % 3_000;
             let hash = hash_of(key);
             if mix(step) % 100 < if step % 20_000 < 10_000 { 70 } else { 20 } {
-                if model.insert(key, hash).is_none() {
+                let known = model.insert(key, hash).is_some();
+                if step.is_multiple_of(2) {
+                    let found = table.find_or_insert(hash, key, |other| other == key);
+                    assert_eq!(found.is_some(), known);
+                } else if !known {
                     table.insert(hash, key);
                 }
             } else {

@@ -28,7 +28,7 @@ use super::pieces::{self, Pieces};
 use super::{AppState, names, openapi};
 use crate::ids::{IndexKey, Owner, Seq};
 use crate::image::StreamName;
-use crate::index::{DumpBlock, SharedIndex};
+use crate::index::{Chain, Chains, SharedIndex};
 use crate::registry::{Export, ExportFilter, Registry};
 
 /// Text of one piece, about.
@@ -94,11 +94,19 @@ struct Writer {
     /// Index at work.
     index: Option<Open>,
     /// Owners of the stream at work that follow.
-    owners: VecDeque<(Owner, Vec<DumpBlock>)>,
-    /// Owner at work, its blocks, and how many of them are written.
-    owner: Option<(Owner, Vec<DumpBlock>, usize)>,
+    owners: VecDeque<(Owner, Chains)>,
+    /// Owner at work.
+    owner: Option<Walk>,
     keys_used: HashSet<String>,
     phase: Phase,
+}
+
+/// An owner whose chains are written one after the other, and long ones in parts.
+struct Walk {
+    owner: Owner,
+    chains: Chains,
+    /// Chain at work, and how many of its blocks are written.
+    at: (usize, usize),
 }
 
 /// An index at work.
@@ -152,21 +160,19 @@ impl Pieces for Writer {
 
 impl Writer {
     fn step(&mut self, out: &mut Vec<u8>) {
-        if let (Some((owner, blocks, written)), Some(open)) = (&mut self.owner, &mut self.index) {
-            let run = &blocks[*written..*written + event_blocks(&blocks[*written..])];
-            if let Some(first) = run.first() {
+        if let (Some(walk), Some(open)) = (&mut self.owner, &mut self.index) {
+            if let Some(part) = next_part(&walk.chains, &mut walk.at) {
                 if !std::mem::take(&mut open.first_event) {
                     out.push(b',');
                 }
-                let id = &mut open.event_ids[first.tier as usize];
-                write_event(out, owner, *id, run);
+                let id = &mut open.event_ids[part.tier as usize];
+                write_event(out, &walk.owner, *id, part);
                 *id += 1;
-                *written += run.len();
             } else {
                 self.owner = None;
             }
-        } else if let Some((owner, blocks)) = self.owners.pop_front() {
-            self.owner = Some((owner, blocks, 0));
+        } else if let Some((owner, chains)) = self.owners.pop_front() {
+            self.owner = Some(Walk { owner, chains, at: (0, 0) });
         } else if let Some(open) = &mut self.index {
             if let Some(owners) = open.next_owners() {
                 self.owners = owners.into();
@@ -212,7 +218,7 @@ impl Writer {
 
 impl Open {
     /// Owners with their blocks: all of the next stream, then those that are left one by one. None at the end.
-    fn next_owners(&mut self) -> Option<Vec<(Owner, Vec<DumpBlock>)>> {
+    fn next_owners(&mut self) -> Option<Vec<(Owner, Chains)>> {
         while let Some(stream) = self.streams.pop_front() {
             // A stream that ended meanwhile has nothing to say.
             let Some(dump) = stream.dump() else {
@@ -231,8 +237,8 @@ impl Open {
             owners.into()
         });
         let owner = rest.pop_front()?;
-        let blocks = index.owner_id(&owner).map(|id| index.dump(id)).unwrap_or_default();
-        Some(vec![(owner, blocks)])
+        let chains = index.owner_id(&owner).map(|id| index.chains(id)).unwrap_or_default();
+        Some(vec![(owner, chains)])
     }
 
     fn write_end(&self, out: &mut Vec<u8>) {
@@ -254,33 +260,32 @@ impl Open {
 
 const INTO_MEMORY: &str = "writing into memory cannot fail";
 
-/// How many blocks at the front form one chain on one tier.
-fn event_blocks(blocks: &[DumpBlock]) -> usize {
-    let chained = |pair: &&[DumpBlock]| {
-        pair[1].parent == Some(pair[0].hash) && pair[1].tier == pair[0].tier && pair[1].pending == pair[0].pending
-    };
-    match blocks {
-        [] => 0,
-        blocks => 1 + blocks.windows(2).take(EVENT_BLOCKS_MAX - 1).take_while(chained).count(),
-    }
+/// What makes the next event: a chain, or as much of it as an event takes.
+fn next_part<'a>(chains: &'a Chains, (number, written): &mut (usize, usize)) -> Option<Chain<'a>> {
+    let chain = chains.get(*number)?;
+    let (done, left) = chain.blocks.split_at(*written);
+    let blocks = &left[..left.len().min(EVENT_BLOCKS_MAX)];
+    (*number, *written) =
+        if blocks.len() == left.len() { (*number + 1, 0) } else { (*number, *written + blocks.len()) };
+    Some(Chain { parent: done.last().map(|(hash, _)| *hash).or(chain.parent), blocks, ..chain })
 }
 
-fn write_event(out: &mut Vec<u8>, owner: &Owner, event_id: u64, run: &[DumpBlock]) {
+fn write_event(out: &mut Vec<u8>, owner: &Owner, event_id: u64, part: Chain<'_>) {
+    let mut digits = itoa::Buffer::new();
     out.extend_from_slice(b"{\"worker_id\":");
     serde_json::to_writer(&mut *out, &owner.instance).expect(INTO_MEMORY);
-    write!(out, ",\"storage_tier\":\"{}\",\"event\":{{\"event_id\":{event_id},", run[0].tier.as_str())
+    write!(out, ",\"storage_tier\":\"{}\",\"event\":{{\"event_id\":{event_id},", part.tier.as_str())
         .expect(INTO_MEMORY);
     out.extend_from_slice(b"\"data\":{\"stored\":{\"parent_hash\":");
-    match run[0].parent {
-        Some(parent) => write!(out, "{}", parent.0).expect(INTO_MEMORY),
-        None => out.extend_from_slice(b"null"),
-    }
+    let parent = part.parent.map(|parent| digits.format(parent.0));
+    out.extend_from_slice(parent.unwrap_or("null").as_bytes());
     out.extend_from_slice(b",\"start_position\":null,\"blocks\":[");
-    for (nth, block) in run.iter().enumerate() {
-        let comma = if nth == 0 { "" } else { "," };
-        let (hash, local) = (block.hash.0, block.local.0);
-        write!(out, "{comma}{{\"block_hash\":{hash},\"tokens_hash\":{local},\"mm_extra_info\":null}}")
-            .expect(INTO_MEMORY);
+    for (nth, (hash, local)) in part.blocks.iter().enumerate() {
+        out.extend_from_slice(if nth == 0 { b"{\"block_hash\":" } else { b",{\"block_hash\":" });
+        out.extend_from_slice(digits.format(hash.0).as_bytes());
+        out.extend_from_slice(b",\"tokens_hash\":");
+        out.extend_from_slice(digits.format(local.0).as_bytes());
+        out.extend_from_slice(b",\"mm_extra_info\":null}");
     }
     write!(out, "]}}}},\"dp_rank\":{}}}}}", owner.rank).expect(INTO_MEMORY);
 }
@@ -293,31 +298,34 @@ fn text(out: &mut Vec<u8>, text: &str) {
 mod tests {
     use super::*;
     use crate::ids::{EngineHash, InstanceId, LocalHash, Tier};
-
-    fn block(tier: Tier, parent: Option<u64>, hash: u64) -> DumpBlock {
-        let parent = parent.map(EngineHash);
-        DumpBlock { tier, parent, hash: EngineHash(hash), local: LocalHash(hash + 100), pending: false }
-    }
+    use crate::index::DumpBlock;
 
     #[test]
-    fn one_event_holds_one_chain_of_one_tier() {
-        let blocks = [
-            block(Tier::Device, None, 1),
-            block(Tier::Device, Some(1), 2),
-            block(Tier::Device, Some(1), 3),
-            block(Tier::HostPinned, Some(3), 4),
-        ];
-        assert_eq!([0, 2, 3, 4].map(|from| event_blocks(&blocks[from..])), [2, 1, 1, 0]);
-        let long: Vec<_> = (1..=2000).map(|n| block(Tier::Device, (n > 1).then(|| n - 1), n)).collect();
-        assert_eq!(event_blocks(&long), EVENT_BLOCKS_MAX);
+    fn an_event_holds_a_part_of_one_chain() {
+        let block = |hash: u64, parent: Option<u64>| DumpBlock {
+            tier: Tier::Device,
+            parent: parent.map(EngineHash),
+            hash: EngineHash(hash),
+            local: LocalHash(hash + 100),
+            pending: false,
+        };
+        let long = (1..=1100).map(|hash| block(hash, (hash > 1).then(|| hash - 1)));
+        let chains: Chains = long.chain([block(2000, Some(3)), block(2001, Some(2000))]).collect();
+        let (mut at, mut parts) = ((0, 0), Vec::new());
+        while let Some(part) = next_part(&chains, &mut at) {
+            parts.push((part.parent.map(|parent| parent.0), part.blocks[0].0.0, part.blocks.len()));
+        }
+        assert_eq!(parts, [(None, 1, 512), (Some(512), 513, 512), (Some(1024), 1025, 76), (Some(3), 2000, 2)]);
     }
 
     #[test]
     fn an_event_has_the_documented_shape_and_all_digits() {
         let mut out = Vec::new();
-        let run = [block(Tier::Disk, Some(u64::MAX), 9_007_199_254_740_993)];
-        write_event(&mut out, &Owner::new(InstanceId::parse("a/b").unwrap(), 2), 7, &run);
-        let want = r#"{"worker_id":"a/b","storage_tier":"disk","event":{"event_id":7,"data":{"stored":{"parent_hash":18446744073709551615,"start_position":null,"blocks":[{"block_hash":9007199254740993,"tokens_hash":9007199254741093,"mm_extra_info":null}]}},"dp_rank":2}}"#;
+        let blocks =
+            [(EngineHash(9_007_199_254_740_993), LocalHash(9_007_199_254_741_093)), (EngineHash(5), LocalHash(6))];
+        let part = Chain { tier: Tier::Disk, parent: Some(EngineHash(u64::MAX)), pending: false, blocks: &blocks };
+        write_event(&mut out, &Owner::new(InstanceId::parse("a/b").unwrap(), 2), 7, part);
+        let want = r#"{"worker_id":"a/b","storage_tier":"disk","event":{"event_id":7,"data":{"stored":{"parent_hash":18446744073709551615,"start_position":null,"blocks":[{"block_hash":9007199254740993,"tokens_hash":9007199254741093,"mm_extra_info":null},{"block_hash":5,"tokens_hash":6,"mm_extra_info":null}]}},"dp_rank":2}}"#;
         assert_eq!(String::from_utf8(out).unwrap(), want);
     }
 

@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 
 use super::answer::Row;
 use super::api::{ApplyContext, Clear, DumpBlock, Limits, OwnerId, OwnerReport, OwnerSpec, Stats};
-use super::dump;
+use super::dump::{self, Chains};
 use super::holders::{Slot, SlotSet};
 use super::image::trust_of;
 use super::owner::OwnerState;
@@ -402,9 +402,15 @@ impl PrefixIndex {
     /// All blocks that an owner holds: reachable ones with parents first, then unreachable, then pending ones.
     #[must_use]
     pub fn dump(&self, owner: OwnerId) -> Vec<DumpBlock> {
+        self.chains(owner).blocks().collect()
+    }
+
+    /// The same, without spelling out each block.
+    #[must_use]
+    pub fn chains(&self, owner: OwnerId) -> Chains {
         let slot = self.by_id.get(&owner).copied();
         let state = self.state(owner);
-        slot.zip(state).map(|(slot, owner)| dump::dump(View { tree: &self.tree, owner, slot })).unwrap_or_default()
+        slot.zip(state).map(|(slot, owner)| dump::chains(View { tree: &self.tree, owner, slot })).unwrap_or_default()
     }
 
     /// Counters and gauges of an owner.

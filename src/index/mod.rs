@@ -42,6 +42,7 @@ pub use api::{
     ApplyContext, Clear, DumpBlock, Explanation, Limits, MatchEnd, OwnerDigest, OwnerId, OwnerReport, OwnerSpec, Stats,
     StopReason,
 };
+pub use dump::{Chain, Chains};
 pub use image::ImportError;
 pub use index::PrefixIndex;
 pub use shared::SharedIndex;

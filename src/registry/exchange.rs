@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::ids::{BlockSize, IndexKey, InstanceId, ModelName, Owner, Seq, TenantId};
 use crate::image::{IndexHead, Position, Registration, StreamImage, StreamName, Tombstone};
-use crate::index::{DumpBlock, PrefixIndex};
+use crate::index::{Chains, DumpBlock, PrefixIndex};
 use crate::registry::export::Copied;
 use crate::registry::refill::Refill;
 use crate::registry::{Error, Registry};
@@ -38,8 +38,8 @@ pub struct Export {
 pub struct StreamDump {
     /// Where the stream stood.
     pub position: Position,
-    /// At least one owner; as `PrefixIndex::dump` orders its blocks.
-    pub owners: Vec<(Owner, Vec<DumpBlock>)>,
+    /// At least one owner; as `PrefixIndex::chains` orders their blocks.
+    pub owners: Vec<(Owner, Chains)>,
 }
 
 impl Export {

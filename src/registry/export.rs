@@ -38,7 +38,7 @@ impl Copied {
     pub(super) fn dump(&self, name: &StreamName) -> Option<StreamDump> {
         let index = self.index.read();
         let (position, owners) = self.owners(name, &index);
-        let owners: Vec<_> = owners.into_iter().map(|(owner, id)| (owner, index.dump(id))).collect();
+        let owners: Vec<_> = owners.into_iter().map(|(owner, id)| (owner, index.chains(id))).collect();
         (!owners.is_empty()).then_some(StreamDump { position, owners })
     }
 

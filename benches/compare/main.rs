@@ -19,6 +19,7 @@ mod measure;
 mod memory;
 mod mixed;
 mod options;
+mod processor;
 mod queries;
 mod replica;
 mod rig;

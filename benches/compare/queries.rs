@@ -7,6 +7,7 @@ use anyhow::Result;
 use super::bench::{Bench, Pair};
 use super::http::Request;
 use super::measure::{Window, load, median, window};
+use super::processor::Confined;
 use super::rig::{binary_query, hash_query, token_query};
 use super::service::Side;
 use super::table::{Row, Target};
@@ -14,7 +15,10 @@ use super::workload::content::{self, QUERY_ID, unique_id};
 use super::workload::play::store_sequence;
 use super::workload::wire::Payload;
 
-const GROUP: &str = "Queries (c = 1; the queried sequence is held by all W workers)";
+const GROUP: &str =
+    "Queries (c = 1, client and services on one processor; the queried sequence is held by all W workers)";
+/// Waking a thread on another processor costs as much as a small request, more on a virtual machine.
+const SPREAD: &str = "Queries (the same, client and services on any processor)";
 /// Depth of the queried sequence, in blocks.
 const QUERY_DEPTH: u32 = 8_192;
 /// Depth of the sequences behind it.
@@ -92,6 +96,16 @@ fn with_workers(bench: &mut Bench, workers: u64) -> Result<()> {
 
     std::thread::sleep(CALM);
     let idle = Asked::both("GET /health", Request::get("/health"));
+    if workers == 8 {
+        for asked in spread(&idle) {
+            let samples = sample(bench, &mut pair, &asked)?;
+            push(bench, SPREAD, &format!("{}, W={workers}", asked.name), &samples, asked.gross);
+        }
+    }
+    let confined = Confined::new([pair.ours.service.pid(), pair.reference.service.pid()]);
+    if let Err(error) = &confined {
+        bench.say(&format!("client and services stay on any processor: {error}"));
+    }
     let mut health = sample(bench, &mut pair, &idle)?;
     let mut done: Vec<(Asked, Samples)> = vec![];
     for asked in asked(bench, workers) {
@@ -104,15 +118,22 @@ fn with_workers(bench: &mut Bench, workers: u64) -> Result<()> {
                 median(&cpu(&json.ours))
             );
         }
-        push(bench, &format!("{}, W={workers}", asked.name), &samples, asked.gross);
+        push(bench, GROUP, &format!("{}, W={workers}", asked.name), &samples, asked.gross);
         done.push((asked, samples));
     }
     health.extend(sample(bench, &mut pair, &idle)?);
-    push(bench, &format!("GET /health, W={workers}"), &health, Target::None);
+    push(bench, GROUP, &format!("GET /health, W={workers}"), &health, Target::None);
     for (asked, samples) in done.iter().filter(|(asked, _)| asked.net != Target::None) {
         push_net(bench, &format!("{}, W={workers}", asked.name), (samples, &health), asked.net);
     }
     Ok(())
+}
+
+/// What is also asked without confining anything.
+fn spread(idle: &Asked) -> impl Iterator<Item = Asked> {
+    let json = [KIB_TOKENS[0], KIB_TOKENS[2], KIB_TOKENS[3]];
+    let json = json.map(|(name, _, count)| Asked::both(name, token_query(&content::tokens(QUERY_ID, count), "")));
+    std::iter::once(Asked::both(idle.name, idle.ours.clone())).chain(json)
 }
 
 fn with_worker(worker: u64, id: u64, depth: u32) -> impl Iterator<Item = (u64, Payload)> {
@@ -200,12 +221,12 @@ fn p50(windows: &[Window]) -> Vec<f64> {
     windows.iter().map(|window| window.p50_us).collect()
 }
 
-fn push(bench: &mut Bench, title: &str, samples: &Samples, target: Target) {
+fn push(bench: &mut Bench, group: &'static str, title: &str, samples: &Samples, target: Target) {
     let row = |name: String, of: fn(&[Window]) -> Vec<f64>| Row {
         ours: of(&samples.ours),
         reference: of(&samples.reference),
         loads: samples.loads.clone(),
-        ..Row::new(GROUP, name, "us")
+        ..Row::new(group, name, "us")
     };
     bench.push(row(format!("{title}: CPU"), cpu).target(target).note(samples.note.clone()));
     bench.push(row(format!("{title}: p50"), p50));

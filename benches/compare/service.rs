@@ -131,6 +131,11 @@ impl Service {
         Ok((ticks(11)? + ticks(12)?) / TICKS_PER_SECOND)
     }
 
+    /// Number of the process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Resident memory in bytes.
     pub(crate) fn rss(&self) -> Result<u64> {
         self.status("VmRSS:")

@@ -117,7 +117,8 @@ impl App {
         let listener = TcpListener::bind(address).await.with_context(|| format!("failed to bind {address}"))?;
         let address = listener.local_addr().context("failed to read the bound address")?;
 
-        let registry = Registry::new(registry_config(&limits, replicas.may_recover()));
+        let listening = ingest::Threads::start(threads).context("failed to start threads")?;
+        let registry = Registry::new(registry_config(&limits, replicas.may_recover(), listening));
         let (readiness, starting) = Readiness::starting("starting");
         let (http_stop, root) = (CancellationToken::new(), CancellationToken::new());
         let mut tasks = JoinSet::new();
@@ -299,7 +300,7 @@ fn access_log(log: &LogConfig) -> anyhow::Result<Option<AccessLog>> {
     Ok(Some(opened.with_context(|| format!("failed to open the access log {}", path.display()))?))
 }
 
-fn registry_config(limits: &Limits, recovering: bool) -> RegistryConfig {
+fn registry_config(limits: &Limits, recovering: bool, threads: ingest::Threads) -> RegistryConfig {
     RegistryConfig {
         zmtp: zmtp::Options {
             limits: zmtp::Limits {
@@ -319,5 +320,6 @@ fn registry_config(limits: &Limits, recovering: bool) -> RegistryConfig {
         ingest_limits: ingest::Limits::default(),
         clock: Arc::new(SystemClock),
         recovering,
+        threads,
     }
 }

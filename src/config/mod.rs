@@ -42,7 +42,8 @@ pub struct ServeArgs {
     /// Address that the HTTP API binds; `[::]` takes IPv4 too
     #[arg(long, env = "KVINDEXER_HOST", default_value = "0.0.0.0", value_name = "ADDRESS")]
     pub host: String,
-    /// Threads that run the service, and as many that answer over HTTP; 0 counts as 1
+    /// Threads that run the service, as many that read events (an index stays on one of them), and as many that answer
+    /// over HTTP; 0 counts as 1
     #[arg(long, env = "KVINDEXER_THREADS", default_value_t = 4)]
     pub threads: usize,
     /// Workers to register at the start, as `id[:rank]=endpoint[|replay_endpoint]`, separated by commas

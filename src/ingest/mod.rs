@@ -14,6 +14,7 @@ mod replay;
 mod rounds;
 mod sources;
 mod stream;
+mod threads;
 mod verify;
 
 use std::sync::Arc;
@@ -26,6 +27,7 @@ pub use handle::{Command, Destination, Handle, Shared, StreamSpec};
 pub use held::Budget;
 pub use listener::listener;
 pub use sources::{Sources, StreamId};
+pub use threads::{ThreadId, Threads};
 pub use verify::{RebuildSpec, Rebuilt, rebuild};
 
 /// State of a listener, as observed.

@@ -73,7 +73,7 @@ impl Core {
         if owners.is_empty() {
             return Vec::new();
         }
-        let entry = state.indexes.entry(key.clone()).or_insert_with(|| self.new_entry(block_size));
+        let entry = self.entry(&mut state, key, block_size);
         let now_ms = self.now_ms();
         let plans = plans(entry, &streams, &mut index);
         for worker in entry.workers() {

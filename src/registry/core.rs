@@ -11,7 +11,7 @@ use tracing::Instrument;
 
 use crate::ids::{BlockSize, IndexKey, Owner, Source};
 use crate::index::SharedIndex;
-use crate::ingest::{self, Adoption, Command, Destination, Shared, Sources, StreamId, StreamSpec};
+use crate::ingest::{self, Adoption, Command, Destination, Shared, Sources, StreamId, StreamSpec, ThreadId};
 use crate::registry::remembered::{Publisher, Remembered};
 use crate::registry::state::{IndexEntry, Running, State, StreamEntry, StreamKey, Worker};
 use crate::registry::tombstones::Tombstones;
@@ -28,6 +28,7 @@ pub(super) struct Core {
     remembered: Mutex<Remembered>,
     pub(super) tombstones: Mutex<Tombstones>,
     streams_made: AtomicU64,
+    threads: ingest::Threads,
 }
 
 /// A stream that is being stopped.
@@ -38,7 +39,7 @@ struct Stopping {
 
 impl Core {
     pub(super) fn new(config: RegistryConfig) -> Self {
-        let RegistryConfig { zmtp, context, index_limits, ingest_limits, clock, recovering } = config;
+        let RegistryConfig { zmtp, context, index_limits, ingest_limits, clock, recovering, threads } = config;
         Self {
             state: RwLock::new(State { recovering, ..State::default() }),
             gate: AsyncMutex::new(()),
@@ -47,6 +48,7 @@ impl Core {
             remembered: Mutex::default(),
             tombstones: Mutex::default(),
             streams_made: AtomicU64::new(0),
+            threads,
         }
     }
 
@@ -87,8 +89,8 @@ impl Core {
             if state.indexes.get(&spec.key).is_some_and(unfit) {
                 state.indexes.remove(&spec.key);
             }
-            let entry = state.indexes.entry(spec.key.clone()).or_insert_with(|| self.new_entry(spec.block_size));
-            let to = entry.to.clone();
+            let entry = self.entry(&mut state, &spec.key, spec.block_size);
+            let (to, thread) = (entry.to.clone(), entry.thread);
             adoption = adoption_of(entry, &spec);
             {
                 let mut index = to.index.write();
@@ -105,7 +107,8 @@ impl Core {
                 }
                 std::collections::hash_map::Entry::Vacant(place) => {
                     let joining = recovering || adoption.is_some();
-                    let handle = place.insert(self.new_stream(&spec, to, (turn, joining, of_kubernetes))).handle();
+                    let handle =
+                        place.insert(self.new_stream(&spec, (to, thread), (turn, joining, of_kubernetes))).handle();
                     handle.filter(|_| adoption.is_some()).map(|handle| (handle, false))
                 }
             }
@@ -187,17 +190,23 @@ impl Core {
         }
     }
 
-    pub(super) fn new_entry(&self, block_size: BlockSize) -> IndexEntry {
-        let index = Arc::new(SharedIndex::new(block_size, self.index_limits));
-        let to = Destination { index, sources: Arc::new(Sources::default()) };
-        IndexEntry { to, instances: BTreeMap::new(), recovered: BTreeMap::new() }
+    /// The index with this key, made if it is not there.
+    pub(super) fn entry<'a>(&self, state: &'a mut State, key: &IndexKey, block_size: BlockSize) -> &'a mut IndexEntry {
+        if !state.indexes.contains_key(key) {
+            let index = Arc::new(SharedIndex::new(block_size, self.index_limits));
+            let to = Destination { index, sources: Arc::new(Sources::default()) };
+            let thread = self.threads.least(|thread| state.streams_on(thread));
+            let entry = IndexEntry { to, thread, instances: BTreeMap::new(), recovered: BTreeMap::new() };
+            state.indexes.insert(key.clone(), entry);
+        }
+        state.indexes.get_mut(key).expect("it was made above")
     }
 
     /// `joining`: it begins by holding what it hears.
     fn new_stream(
         &self,
         spec: &WorkerSpec,
-        to: Destination,
+        (to, thread): (Destination, ThreadId),
         (turn, joining, of_kubernetes): (Arc<tokio::sync::Semaphore>, bool, bool),
     ) -> StreamEntry {
         if let Some(why) = spec.endpoint.hopeless() {
@@ -221,7 +230,7 @@ impl Core {
         let span = tracing::info_span!("stream", model = %spec.key.model, tenant = %spec.key.tenant, instance = %spec.owner.instance);
         let stop = CancellationToken::new();
         let (handle, task) = ingest::listener(Arc::clone(&self.shared), to, stream, stop.clone());
-        StreamEntry::Running(Running { handle, stop, task: tokio::spawn(task.instrument(span)) })
+        StreamEntry::Running(Running { handle, stop, task: self.threads.spawn(thread, task.instrument(span)) })
     }
 }
 

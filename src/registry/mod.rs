@@ -229,7 +229,6 @@ pub struct Converged {
 }
 
 /// What a registry is built from.
-#[derive(Clone)]
 pub struct RegistryConfig {
     /// Connections; `topics` holds where a registration names none.
     pub zmtp: Options,
@@ -243,6 +242,8 @@ pub struct RegistryConfig {
     pub clock: SharedClock,
     /// Streams only hold what they hear until [`Registry::adopt`]: a recovery is to come.
     pub recovering: bool,
+    /// Where listeners run.
+    pub threads: ingest::Threads,
 }
 
 /// All workers, indexes and listeners of a process.

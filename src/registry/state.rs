@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::ids::{DpRank, Incarnation, IndexKey, InstanceId, Owner, Source};
 use crate::image::{Position, StreamName};
-use crate::ingest::{Destination, Handle, Mark, Status, StreamReport};
+use crate::ingest::{Destination, Handle, Mark, Status, StreamReport, ThreadId};
 use crate::registry::WorkerSpec;
 use crate::zmtp::Endpoint;
 
@@ -32,6 +32,8 @@ pub(super) struct State {
 pub(super) struct IndexEntry {
     /// The index, and who feeds whom in it.
     pub(super) to: Destination,
+    /// Where its listeners run.
+    pub(super) thread: ThreadId,
     /// Its instances, each with at least one rank.
     pub(super) instances: BTreeMap<InstanceId, InstanceEntry>,
     /// Owners that a recovered state named and nobody has registered, with the stream that fed them there, if one did.
@@ -177,6 +179,12 @@ impl IndexEntry {
 }
 
 impl State {
+    /// Streams whose listeners run on a thread.
+    pub(super) fn streams_on(&self, thread: ThreadId) -> usize {
+        let here = self.indexes.values().filter(|entry| entry.thread == thread);
+        here.flat_map(|entry| entry.instances.values()).map(|instance| instance.streams.len()).sum()
+    }
+
     /// The registration of an owner.
     pub(super) fn worker(&self, key: &IndexKey, owner: &Owner) -> Option<&Worker> {
         self.indexes.get(key)?.worker(owner)

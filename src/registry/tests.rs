@@ -20,6 +20,7 @@ fn build(recovering: bool) -> Arc<Registry> {
         ingest_limits: ingest::Limits::default(),
         clock: Arc::new(SystemClock),
         recovering,
+        threads: ingest::Threads::default(),
     })
 }
 

@@ -79,6 +79,7 @@ impl Lab {
             ingest_limits: ingest::Limits::default(),
             clock: Arc::new(ingest::SystemClock),
             recovering: false,
+            threads: ingest::Threads::default(),
         });
         let (sender, view) = watch::channel(View::default());
         let metrics = Arc::new(ControllerMetrics::new(&Metrics::new(&[])));

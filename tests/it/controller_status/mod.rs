@@ -76,6 +76,7 @@ impl Lab {
             ingest_limits: ingest::Limits::default(),
             clock: Arc::new(SystemClock),
             recovering: false,
+            threads: ingest::Threads::default(),
         });
         let replica = Replica::named(identity.to_owned(), PeerList::new(peers.iter().cloned()), None);
         let metrics = Arc::new(ControllerMetrics::new(&Metrics::new(&[])));

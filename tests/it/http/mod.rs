@@ -90,6 +90,7 @@ impl Server {
             ingest_limits: ingest::Limits::default(),
             clock: Arc::new(SystemClock),
             recovering,
+            threads: ingest::Threads::default(),
         });
         let replica = Replica::new(PeerList::new(forwards_to.iter().flatten().cloned()));
         let state = AppState::new(Services {

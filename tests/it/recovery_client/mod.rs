@@ -54,6 +54,7 @@ impl Side {
             ingest_limits: ingest::Limits::default(),
             clock: Arc::new(SystemClock),
             recovering,
+            threads: ingest::Threads::default(),
         });
         let times = Times {
             silence: Duration::from_millis(600),

@@ -54,6 +54,7 @@ impl Lab {
             ingest_limits,
             clock: Arc::new(SystemClock),
             recovering,
+            threads: ingest::Threads::default(),
         });
         Self { runtime, registry }
     }

@@ -3,6 +3,8 @@
 //! Pure sets over offsets `0..len` of a node. Invariant: an owner stands in `full` or in `partial`, never in both, and a
 //! partial cover is neither empty nor whole.
 
+use super::cover::Cover;
+
 /// Dense number of an owner inside one index; reused after the owner is gone.
 pub(super) type Slot = u32;
 
@@ -116,186 +118,6 @@ pub(super) fn ones(mut word: u64) -> impl Iterator<Item = u32> {
     })
 }
 
-/// Part of a node, not empty: one run of blocks in the common form, a bitmap when there are holes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Cover {
-    /// Offsets `[0]..[1]`.
-    Span(u32, u32),
-    /// A bit per offset; its length is that of the last block at most.
-    Bits(Box<[u64]>),
-}
-
-impl Cover {
-    pub(super) fn contains(&self, off: u32) -> bool {
-        match self {
-            Self::Span(start, end) => (*start..*end).contains(&off),
-            Self::Bits(words) => words.get(off as usize / 64).is_some_and(|word| word >> (off % 64) & 1 != 0),
-        }
-    }
-
-    /// End of the run of held blocks that begins at `off`; `off` itself when that block is not held.
-    pub(super) fn run_end(&self, off: u32) -> u32 {
-        match self {
-            Self::Span(start, end) if (*start..*end).contains(&off) => *end,
-            Self::Span(..) => off,
-            Self::Bits(words) => {
-                let mut index = off as usize / 64;
-                let mut from = off % 64;
-                while let Some(word) = words.get(index) {
-                    let gaps = !word >> from;
-                    if gaps != 0 {
-                        return index as u32 * 64 + from + gaps.trailing_zeros();
-                    }
-                    index += 1;
-                    from = 0;
-                }
-                off.max(words.len() as u32 * 64)
-            }
-        }
-    }
-
-    pub(super) fn count(&self) -> u32 {
-        match self {
-            Self::Span(start, end) => end - start,
-            Self::Bits(words) => words.iter().map(|word| word.count_ones()).sum(),
-        }
-    }
-
-    /// One past the last held block.
-    pub(super) fn end(&self) -> u32 {
-        match self {
-            Self::Span(_, end) => *end,
-            Self::Bits(words) => words
-                .iter()
-                .rposition(|word| *word != 0)
-                .map_or(0, |index| index as u32 * 64 + 64 - words[index].leading_zeros()),
-        }
-    }
-
-    fn first(&self) -> u32 {
-        match self {
-            Self::Span(start, _) => *start,
-            Self::Bits(words) => words
-                .iter()
-                .position(|word| *word != 0)
-                .map_or(0, |index| index as u32 * 64 + words[index].trailing_zeros()),
-        }
-    }
-
-    /// Held offsets in ascending order.
-    pub(super) fn offsets(&self) -> impl Iterator<Item = u32> + '_ {
-        (self.first()..self.end()).filter(|off| self.contains(*off))
-    }
-
-    /// Runs of held blocks in ascending order, as `[from, to)`.
-    pub(super) fn runs(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
-        let mut off = self.first();
-        std::iter::from_fn(move || {
-            let end = self.run_end(off);
-            if end == off {
-                return None;
-            }
-            let run = (off, end);
-            off = self.next_held(end).unwrap_or(end);
-            Some(run)
-        })
-    }
-
-    /// The first held block from `off` on.
-    fn next_held(&self, off: u32) -> Option<u32> {
-        let Self::Bits(words) = self else {
-            return None;
-        };
-        let mut index = off as usize / 64;
-        let mut word = words.get(index)? >> (off % 64) << (off % 64);
-        while word == 0 {
-            index += 1;
-            word = *words.get(index)?;
-        }
-        Some(index as u32 * 64 + word.trailing_zeros())
-    }
-
-    fn to_words(&self, end: u32) -> Vec<u64> {
-        let count = end.max(self.end()).div_ceil(64) as usize;
-        let mut words = match self {
-            Self::Span(..) => Vec::with_capacity(count),
-            Self::Bits(words) => words.to_vec(),
-        };
-        words.resize(count, 0);
-        if let Self::Span(start, end) = self {
-            fill(&mut words, *start, *end);
-        }
-        words
-    }
-
-    /// From a bitmap: none when empty, a span when it has no holes.
-    fn from_words(words: Vec<u64>) -> Option<Self> {
-        let bits = Self::Bits(words.into_boxed_slice());
-        let (first, end, count) = (bits.first(), bits.end(), bits.count());
-        match count {
-            0 => None,
-            _ if count == end - first => Some(Self::Span(first, end)),
-            _ => Some(bits),
-        }
-    }
-
-    /// The union with `[a, b)`.
-    fn with(self, a: u32, b: u32) -> Self {
-        match self {
-            Self::Span(start, end) if a <= end && start <= b => Self::Span(start.min(a), end.max(b)),
-            other => {
-                let mut words = other.to_words(b);
-                fill(&mut words, a, b);
-                Self::from_words(words).expect("a union with a range is not empty")
-            }
-        }
-    }
-
-    /// Without the block at `off`, which is held.
-    fn without(self, off: u32) -> Option<Self> {
-        match self {
-            Self::Span(start, end) if off == start => (end - start > 1).then_some(Self::Span(start + 1, end)),
-            Self::Span(start, end) if off + 1 == end => Some(Self::Span(start, off)),
-            other => {
-                let mut words = other.to_words(0);
-                words[off as usize / 64] &= !(1 << (off % 64));
-                Self::from_words(words)
-            }
-        }
-    }
-
-    /// The parts before and from `at` on, the latter counted from `at`.
-    fn split(&self, at: u32) -> (Option<Self>, Option<Self>) {
-        match self {
-            Self::Span(start, end) => (
-                (*start < at).then(|| Self::Span(*start, (*end).min(at))),
-                (*end > at).then(|| Self::Span((*start).max(at) - at, end - at)),
-            ),
-            Self::Bits(_) => {
-                let (mut head, mut tail) = (Vec::new(), Vec::new());
-                for off in self.offsets() {
-                    let (words, off) = if off < at { (&mut head, off) } else { (&mut tail, off - at) };
-                    if words.len() <= off as usize / 64 {
-                        words.resize(off as usize / 64 + 1, 0);
-                    }
-                    words[off as usize / 64] |= 1 << (off % 64);
-                }
-                (Self::from_words(head), Self::from_words(tail))
-            }
-        }
-    }
-}
-
-fn fill(words: &mut [u64], a: u32, b: u32) {
-    let mut off = a;
-    while off < b {
-        let upto = b.min((off / 64 + 1) * 64);
-        let mask = (u64::MAX >> (64 - (upto - off))) << (off % 64);
-        words[off as usize / 64] |= mask;
-        off = upto;
-    }
-}
-
 /// What one owner holds of a node.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Held<'a> {
@@ -366,17 +188,13 @@ impl Holders {
                 b - a
             }
             Ok(index) => {
-                let cover = std::mem::replace(&mut self.partial[index].1, Cover::Span(0, 0));
-                let before = cover.count();
-                let cover = cover.with(a, b);
-                let after = cover.count();
-                if after == len {
+                let cover = &mut self.partial[index].1;
+                let added = cover.add(a, b);
+                if *cover == Cover::Span(0, len) {
                     self.drop_partial(index);
                     self.full.insert(slot);
-                } else {
-                    self.partial[index].1 = cover;
                 }
-                after - before
+                added
             }
         }
     }
@@ -384,7 +202,8 @@ impl Holders {
     /// Takes one block of a node of `len` blocks; false if it was not held.
     pub(super) fn remove(&mut self, slot: Slot, off: u32, len: u32) -> bool {
         if self.full.remove(slot) {
-            if let Some(cover) = Cover::Span(0, len).without(off) {
+            let mut cover = Cover::Span(0, len);
+            if cover.take(off) {
                 let index = self.position(slot).unwrap_or_else(|index| index);
                 self.add_partial(index, (slot, cover));
             }
@@ -393,12 +212,12 @@ impl Holders {
         let Ok(index) = self.position(slot) else {
             return false;
         };
-        if !self.partial[index].1.contains(off) {
+        let cover = &mut self.partial[index].1;
+        if !cover.contains(off) {
             return false;
         }
-        match std::mem::replace(&mut self.partial[index].1, Cover::Span(0, 0)).without(off) {
-            Some(cover) => self.partial[index].1 = cover,
-            None => drop(self.drop_partial(index)),
+        if !cover.take(off) {
+            self.drop_partial(index);
         }
         true
     }

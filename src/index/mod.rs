@@ -12,6 +12,7 @@
 mod answer;
 mod api;
 mod bytes;
+mod cover;
 mod detail;
 mod digest;
 mod dump;

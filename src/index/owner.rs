@@ -63,6 +63,9 @@ pub(super) struct Aged {
     pub(super) group: Option<u32>,
 }
 
+/// Places that are looked at before a table is.
+pub(super) type Guess = [Option<Place>; 2];
+
 /// One owner.
 #[derive(Debug)]
 pub(super) struct OwnerState {
@@ -86,9 +89,9 @@ pub(super) struct OwnerState {
     pub(super) pieces: FxHashSet<u64>,
     pub(super) recents: Recents,
     pub(super) removals: Removals,
-    /// The block before the one that was removed, and forgotten, last: engines evict chains from their ends.
-    pub(super) next_removed: Option<Place>,
-    pub(super) next_forgotten: Option<Place>,
+    /// Where the next block is expected that is removed, and that is forgotten.
+    pub(super) next_removed: Guess,
+    pub(super) next_forgotten: Guess,
     /// Held hashes by age, where there is a bound on held blocks.
     pub(super) order: Option<Box<Order>>,
     /// Blocks given up for that bound.
@@ -130,8 +133,8 @@ impl OwnerState {
             pieces: FxHashSet::default(),
             recents: Recents::default(),
             removals: Removals::default(),
-            next_removed: None,
-            next_forgotten: None,
+            next_removed: Guess::default(),
+            next_forgotten: Guess::default(),
             order: None,
             evicted: 0,
             pending: None,
@@ -160,7 +163,7 @@ impl OwnerState {
         self.pieces = FxHashSet::default();
         self.recents = Recents::default();
         self.removals = Removals::default();
-        (self.next_removed, self.next_forgotten) = (None, None);
+        (self.next_removed, self.next_forgotten) = <_>::default();
         self.order = None;
         self.pending = None;
         self.pending_dropped = false;

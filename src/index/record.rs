@@ -8,7 +8,7 @@ use smallvec::{SmallVec, smallvec};
 use super::api::Limits;
 use super::holders::Slot;
 use super::own::MULTI;
-use super::owner::{HELD, Overlay, OwnerState, Record};
+use super::owner::{Guess, HELD, Overlay, OwnerState, Record};
 use super::recent::Removal;
 use super::store::piece_of;
 use super::tree::{At, NodeId, Place, RECENT, ROOT, Tree};
@@ -235,26 +235,27 @@ impl Writer<'_> {
     }
 
     /// Node and offset of a hash in the common form: one place, which the table names, and nothing apart from it.
-    /// `guess`: a place that is looked at before the table is.
-    pub(super) fn common_place(&self, hash: u64, guess: Option<Place>) -> Option<At> {
+    /// `guess`: places that are looked at before the table is.
+    pub(super) fn common_place(&self, hash: u64, guess: Guess) -> Option<At> {
         let me = &self.me;
         if !me.overlays.is_empty() || !me.spans.is_empty() || !me.free.is_empty() || self.has_own(hash) {
             return None;
         }
-        let guessed = guess.filter(|place| self.tree.surely_names(*place, hash));
+        let guessed = guess.into_iter().flatten().find(|place| self.tree.surely_names(*place, hash));
         debug_assert!(guessed.is_none() || guessed == self.tree.find_hash(hash));
         let at = self.tree.at(guessed.or_else(|| self.tree.find_hash(hash))?);
         (!self.tree.node(at.node).has_column(self.slot)).then_some(at)
     }
 
-    /// The block before a block.
-    pub(super) fn place_before(&self, at: At) -> Option<Place> {
+    /// The blocks beside a block: engines evict chains from their ends, or list them from their beginning.
+    pub(super) fn beside(&self, at: At) -> Guess {
         let place = self.tree.place(at);
         // What lies before it in its segment is its parent.
-        match place.off.checked_sub(1) {
+        let before = match place.off.checked_sub(1) {
             Some(off) => Some(Place { off, ..place }),
             None => self.tree.before(at).map(|before| self.tree.place(before)),
-        }
+        };
+        [before, Some(Place { off: place.off + 1, ..place })]
     }
 
     /// [`Self::give_up`] for a hash in the common form.
@@ -325,7 +326,7 @@ impl Writer<'_> {
                 return;
             };
             if let Some(at) = self.common_place(hash, self.me.next_forgotten) {
-                self.me.next_forgotten = self.place_before(at);
+                self.me.next_forgotten = self.beside(at);
                 let node = self.tree.node_mut(at.node);
                 let len = node.len;
                 node.row_mut(RECENT).remove(self.slot, at.off, len);

@@ -97,7 +97,7 @@ impl Writer<'_> {
         if self.me.pending.is_none()
             && let Some(at) = self.common_place(one.hash, self.me.next_removed)
         {
-            self.me.next_removed = self.place_before(at);
+            self.me.next_removed = self.beside(at);
             let held = self.tree.node(at.node).held(one.row, self.slot).contains(at.off);
             if held && self.me.take_copy(one.hash, one.row as u8, one.remaining) {
                 self.give_up_common(at, one.hash, one.row);
@@ -184,7 +184,7 @@ impl Writer<'_> {
         let taken = self.tree.take_owner(node, self.slot);
         let len = self.tree.node(node).len;
         for (row, cover) in taken.iter().enumerate() {
-            for off in cover.iter().flat_map(super::holders::Cover::offsets) {
+            for off in cover.iter().flat_map(super::cover::Cover::offsets) {
                 let fresh = self.tree.node_mut(node).row_mut(RECENT).insert(self.slot, (off, off + 1), len) == 1;
                 let at = At { node, off };
                 let was_recent = taken[RECENT].as_ref().is_some_and(|cover| cover.contains(off));

@@ -2,7 +2,8 @@
 
 use super::{At, NONE, Node, NodeId, Place, ROOT, ROWS, SEGMENT_MAX, Segment, Tree, edge_key, edge_of, mix};
 use crate::ids::Namespace;
-use crate::index::holders::{Cover, Holders, Slot};
+use crate::index::cover::Cover;
+use crate::index::holders::{Holders, Slot};
 
 impl Tree {
     /// Cuts a node before block `off` (neither 0 nor its length): the tail keeps its id, the head's is returned.

@@ -169,6 +169,9 @@ fn resident() -> u64 {
 
 fn main() -> std::io::Result<()> {
     use std::io::Write as _;
+    // As the service does.
+    #[cfg(target_os = "linux")]
+    nix::sys::prctl::set_thp_disable(true)?;
     let numbers: Vec<u64> = std::env::args().skip(1).filter_map(|word| word.parse().ok()).collect();
     let (total, live) = (numbers.first().unwrap_or(&100) * 1_000_000, numbers.get(1).unwrap_or(&100) * 1_000 / OWNERS);
     let mut index = PrefixIndex::new(BlockSize::new(1).expect("not 0"), Limits::default());

@@ -32,6 +32,9 @@ struct Table {
 }
 
 fn main() -> Result<(), Failure> {
+    // As the service does.
+    #[cfg(target_os = "linux")]
+    nix::sys::prctl::set_thp_disable(true)?;
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let short = arguments.iter().any(|argument| argument == "--short") || !arguments.iter().any(|a| a == "--bench");
     let folder = arguments.iter().skip_while(|argument| *argument != "--out").nth(1);

@@ -21,6 +21,15 @@ const RELEASE_PERCENT: u64 = 95;
 /// Part of the cgroup's limit that `auto` takes: the rest is for sockets, requests in flight and the allocator.
 const CGROUP_PERCENT: u64 = 85;
 
+/// Takes memory from the system in small pages only, from here on. The allocator asks for huge ones, which an index that
+/// grows by single blocks leaves half empty: with them a stored block took a third more time at 10 million, and ingest
+/// a twentieth more (measured on a virtual machine, where a page that is touched first costs most).
+pub(super) fn refuse_huge_pages() {
+    // Where the system refuses, it is as it was.
+    #[cfg(target_os = "linux")]
+    let _ = nix::sys::prctl::set_thp_disable(true);
+}
+
 /// The limit in bytes, if there is one.
 pub(super) fn limit_bytes(limit: MemoryLimit) -> Option<u64> {
     match limit {

@@ -57,6 +57,7 @@ const RUNTIME_END: Duration = Duration::from_millis(200);
 /// # Errors
 /// A value that cannot be used, a port that cannot be bound, a fault, or a stop that was cut short.
 pub fn main(args: ServeArgs) -> anyhow::Result<()> {
+    memory::refuse_huge_pages();
     let config = Config::try_from(args)?;
     init_log(&config.log.filter, config.log.format)?;
     let mut builder = tokio::runtime::Builder::new_multi_thread();

@@ -31,8 +31,11 @@ use crate::image::StreamName;
 use crate::index::{Chain, Chains, SharedIndex};
 use crate::registry::{Export, ExportFilter, Registry};
 
-/// Text of one piece, about.
-const PIECE_BYTES: usize = 64 << 10;
+/// Text of one piece, about: handing one over costs as much as writing a hundred blocks.
+const PIECE_BYTES: usize = 256 << 10;
+
+/// Text of one block, at most.
+const BLOCK_BYTES: usize = 100;
 
 /// Dumps at once: each holds the blocks of one stream for as long as its client takes to read them.
 pub(super) const DUMPS_MAX: usize = 4;
@@ -146,7 +149,7 @@ impl Writer {
 
 impl Pieces for Writer {
     fn next_piece(&mut self) -> Option<Bytes> {
-        let mut out = Vec::with_capacity(PIECE_BYTES + 4096);
+        let mut out = Vec::with_capacity(PIECE_BYTES + EVENT_BLOCKS_MAX * BLOCK_BYTES + 1024);
         if self.phase == Phase::Start {
             out.push(b'{');
             self.phase = Phase::Indexes;

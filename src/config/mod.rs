@@ -139,7 +139,7 @@ pub struct Config {
     pub host: IpAddr,
     /// Port of the HTTP API; 0 lets the system choose.
     pub port: u16,
-    /// Threads of the runtime, at least 1.
+    /// Threads of the runtime, as many that read events, and as many that serve HTTP; at least 1.
     pub threads: usize,
     /// Workers to register at the start.
     pub workers: Option<InitialWorkers>,

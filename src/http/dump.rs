@@ -31,7 +31,7 @@ use crate::image::StreamName;
 use crate::index::{Chain, Chains, SharedIndex};
 use crate::registry::{Export, ExportFilter, Registry};
 
-/// Text of one piece, about: handing one over costs as much as writing a hundred blocks.
+/// Text of one piece, about: each is handed from one thread to another.
 const PIECE_BYTES: usize = 256 << 10;
 
 /// Text of one block, at most.

@@ -1,7 +1,7 @@
 //! Listeners: one task per stream reads a publisher, keeps its sequence, and feeds the index.
 //!
 //! `cursor`, `rounds`, `held` and `stream` are pure: numbers and hashes in, decisions out, time as an argument. `feed`
-//! carries decisions to the index under its lock; `listener` and `replay` do the I/O. A listener knows nothing of the
+//! carries decisions to the index under its lock; `listener` and `replay` do the I/O, on `threads`. A listener knows nothing of the
 //! registry: it gets what it needs and gives back its last number when it ends.
 
 mod applied;
